@@ -1,0 +1,1 @@
+"""Microbenchmarks and comparisons with other collective libraries."""

@@ -1,0 +1,1 @@
+"""Entry point of `sirtakirun` and `python -m sirtaki.launcher`."""

@@ -1,0 +1,104 @@
+// The C ABI between the engine (inside sirtaki._native) and a framework's op library.
+//
+// An op library is a shared object of its own: it knows TensorFlow and not Python, the engine knows
+// neither. They meet here and nowhere else. The op library gets the address of one `sirtaki_engine_api`
+// (from `sirtaki._native.engine_api_address()`), valid as long as the process lives; calls made while
+// no engine is initialised end in `done` with SIRTAKI_NOT_INITIALIZED.
+//
+// Guarantees of `submit`:
+//   * It never blocks on a peer and never takes Python's GIL.
+//   * `done` is called exactly once, possibly before `submit` returns, on any thread, with no engine
+//     lock held.
+//   * Everything that the request points to, except the tensors' buffers and `context`, may be freed as
+//     soon as `submit` returns. Buffers must stay valid until `done`.
+#ifndef SIRTAKI_ENGINE_ABI_H_
+#define SIRTAKI_ENGINE_ABI_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SIRTAKI_ABI_VERSION 1
+
+typedef enum sirtaki_kind {
+  SIRTAKI_ALLREDUCE = 0,
+  SIRTAKI_ALLGATHER = 1,
+  SIRTAKI_BROADCAST = 2,
+  SIRTAKI_BARRIER = 3,
+} sirtaki_kind;
+
+// Horovod's numbers; those not listed are reserved (Adasum 2, Min 3, Max 4, Product 5).
+typedef enum sirtaki_reduce_op {
+  SIRTAKI_AVERAGE = 0,
+  SIRTAKI_SUM = 1,
+} sirtaki_reduce_op;
+
+typedef enum sirtaki_dtype {
+  SIRTAKI_BOOL = 0,
+  SIRTAKI_UINT8 = 1,
+  SIRTAKI_INT8 = 2,
+  SIRTAKI_UINT16 = 3,
+  SIRTAKI_INT16 = 4,
+  SIRTAKI_UINT32 = 5,
+  SIRTAKI_INT32 = 6,
+  SIRTAKI_UINT64 = 7,
+  SIRTAKI_INT64 = 8,
+  SIRTAKI_FLOAT16 = 9,
+  SIRTAKI_BFLOAT16 = 10,
+  SIRTAKI_FLOAT32 = 11,
+  SIRTAKI_FLOAT64 = 12,
+  SIRTAKI_COMPLEX64 = 13,
+  SIRTAKI_COMPLEX128 = 14,
+} sirtaki_dtype;
+
+typedef enum sirtaki_error {
+  SIRTAKI_OK = 0,
+  SIRTAKI_INVALID_ARGUMENT = 1,  // wrong on the caller's side, nothing was sent
+  SIRTAKI_MISMATCH = 2,          // ranks disagree about shape, type, operation, root, ...
+  SIRTAKI_RANKS_FAILED = 3,      // a rank died or announced an uncaught exception
+  SIRTAKI_RANK_LEFT = 4,         // a rank that is needed has shut down normally
+  SIRTAKI_DUPLICATE_NAME = 5,    // the name is already in flight in this process
+  SIRTAKI_NOT_INITIALIZED = 6,   // no engine: init() was not called, or shutdown() was
+  SIRTAKI_OUT_OF_MEMORY = 7,     // an output could not be allocated
+  SIRTAKI_INTERNAL = 8,          // a broken invariant of the engine: a defect to report
+} sirtaki_error;
+
+typedef struct sirtaki_tensor {
+  const void* input;    // contiguous, row-major; may be NULL for zero elements or a broadcast's non-root
+  void* output;         // same size as input, may be the same buffer; NULL for an allgather
+  const int64_t* dims;  // this rank's shape; for an allgather dims[0] may differ between ranks
+  int32_t num_dims;
+} sirtaki_tensor;
+
+// One request: a group of tensors of one type that are ready, and travel, together.
+typedef struct sirtaki_request {
+  int32_t kind;         // sirtaki_kind
+  int32_t reduce_op;    // sirtaki_reduce_op, for an allreduce
+  int32_t dtype;        // sirtaki_dtype
+  int32_t root_rank;    // global rank, for a broadcast
+  int32_t process_set;  // 0: all ranks
+  int32_t num_tensors;  // allgather and broadcast: exactly 1; barrier: 0
+  double prescale_factor;
+  double postscale_factor;
+  const char* name;  // UTF-8; NULL: the next unnamed call of this process
+  const sirtaki_tensor* tensors;
+  void* context;
+  // Allgather only: returns a buffer for the result, whose first dimension is the sum of rows[0 ..
+  // num_members), or NULL if there is no memory. Called at most once, before `done`, on any thread.
+  void* (*allocate_output)(void* context, const int64_t* rows, int32_t num_members);
+  // error: sirtaki_error; message: UTF-8, NULL if SIRTAKI_OK, valid during the call.
+  void (*done)(void* context, int32_t error, const char* message);
+} sirtaki_request;
+
+typedef struct sirtaki_engine_api {
+  uint32_t abi_version;
+  void (*submit)(const sirtaki_request* request);
+} sirtaki_engine_api;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // SIRTAKI_ENGINE_ABI_H_

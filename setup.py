@@ -1,0 +1,44 @@
+"""Maps the source folders to import names and builds the native code.
+
+Nothing but a C++17 compiler and pybind11 is needed here: MPI and TensorFlow are met at run time
+(through function pointers), so one build serves all of their versions.
+"""
+
+from glob import glob
+
+from pybind11.setup_helpers import Pybind11Extension, build_ext
+from setuptools import Extension, setup
+
+# No contraction to FMA: every rank must get the same bits from the same inputs, whatever the compiler
+# finds to fuse on its machine.
+COMPILE_FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"]
+
+setup(
+    package_dir={
+        "sirtaki": "collectives",
+        "sirtaki.tensorflow": "tf_bindings",
+        "sirtaki.benchmarks": "benchmarks",
+    },
+    packages=["sirtaki", "sirtaki.launcher", "sirtaki.tensorflow", "sirtaki.benchmarks"],
+    package_data={"sirtaki": ["py.typed", "*.pyi"]},
+    ext_modules=[
+        Pybind11Extension(
+            "sirtaki._native",
+            sorted(glob("native/*.cc")),
+            depends=sorted(glob("native/*.h")),
+            extra_compile_args=COMPILE_FLAGS,
+            extra_link_args=["-pthread"],
+        ),
+        # Not a Python module: TensorFlow loads it with tf.load_op_library.
+        Extension(
+            "sirtaki.tensorflow._ops",
+            sorted(glob("native/tensorflow/*.cc")),
+            depends=sorted(glob("native/tensorflow/*.h")) + ["native/engine_abi.h"],
+            include_dirs=["native"],
+            extra_compile_args=COMPILE_FLAGS,
+            extra_link_args=["-pthread", "-ldl"],
+            language="c++",
+        ),
+    ],
+    cmdclass={"build_ext": build_ext},
+)

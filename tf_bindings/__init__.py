@@ -1,0 +1,1 @@
+"""Sirtaki for TensorFlow and Keras 3: the public face."""
