@@ -6,8 +6,11 @@ Nothing but a C++17 compiler and pybind11 is needed here: MPI and TensorFlow are
 
 from glob import glob
 
-from pybind11.setup_helpers import Pybind11Extension, build_ext
+from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
 from setuptools import Extension, setup
+
+# One compiler process per core; SIRTAKI_BUILD_JOBS sets another number.
+ParallelCompile("SIRTAKI_BUILD_JOBS").install()
 
 # No contraction to FMA: every rank must get the same bits from the same inputs, whatever the compiler
 # finds to fuse on its machine.

@@ -52,5 +52,41 @@ class RanksFailedError(SirtakiError, RuntimeError):
         self.ranks = ranks
 
 
+class OutOfMemoryError(SirtakiError, MemoryError):
+    """A result could not be allocated on this rank; the other ranks have theirs."""
+
+
 class InternalError(SirtakiError, RuntimeError):
     """A broken invariant inside Sirtaki: a defect, please report it with the message."""
+
+
+# The numbers of sirtaki_error in native/engine_abi.h.
+_BY_CODE: dict[int, type[SirtakiError]] = {
+    1: InvalidArgumentError,
+    2: MismatchError,
+    3: RanksFailedError,
+    4: RankLeftError,
+    5: DuplicateNameError,
+    6: NotInitializedError,
+    7: OutOfMemoryError,
+    8: InternalError,
+}
+MISMATCH_CODE = 2
+
+
+def from_code(code: int, text: str, failed_ranks: tuple[int, ...] = ()) -> SirtakiError:
+    """Return the exception for an error of the engine.
+
+    Args:
+        code: a ``sirtaki_error`` other than 0.
+        text: the engine's message.
+        failed_ranks: for a failed job, the ranks that failed first.
+
+    Example:
+        >>> from_code(2, "'w' differs between ranks")
+        MismatchError("'w' differs between ranks")
+    """
+    kind = _BY_CODE.get(code, InternalError)
+    if kind is RanksFailedError:
+        return RanksFailedError(text, failed_ranks)
+    return kind(text)

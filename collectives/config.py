@@ -1,0 +1,164 @@
+"""Every setting of Sirtaki: one field each, with its environment variable, default and meaning.
+
+`Settings.from_environment` is the only reader of ``SIRTAKI_*`` variables that users set. The list in
+``docs/settings.md`` is generated from this file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sirtaki.errors import ConfigError
+
+# Set by Sirtaki for itself and its children, not by users.
+RANK_PID = "SIRTAKI_RANK_PID"
+_INTERNAL = {RANK_PID, "SIRTAKI_LAUNCHED"}
+# For building and testing Sirtaki itself.
+_DEVELOPMENT = {"SIRTAKI_WERROR"}
+_DEVELOPMENT_PREFIX = "SIRTAKI_TEST_"
+
+
+def _bytes(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError("must not be negative")
+    return value
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise ValueError("must be positive")
+    return value
+
+
+def _microseconds(text: str) -> float:
+    value = float(text)
+    if not value >= 0:
+        raise ValueError("must not be negative")
+    return value
+
+
+def _slot(text: str) -> int:
+    value = int(text)
+    if value < 4096 or value % 4096:
+        raise ValueError("must be a positive multiple of 4096")
+    return value
+
+
+def _flag(text: str) -> bool:
+    values = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
+    if text.lower() not in values:
+        raise ValueError("must be 0 or 1")
+    return values[text.lower()]
+
+
+def _setting(variable: str, parse: Callable[[str], Any], default: Any, agreed: bool, doc: str) -> Any:
+    metadata = {"variable": variable, "parse": parse, "agreed": agreed, "doc": doc}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The settings of one process; `agreed` ones must be equal on all ranks."""
+
+    fusion_threshold: int = _setting(
+        "SIRTAKI_FUSION_THRESHOLD",
+        _bytes,
+        64 * 2**20,
+        True,
+        "Most bytes of tensors that travel as one batch; 0 sends each tensor alone.",
+    )
+    slot_bytes: int | None = _setting(
+        "SIRTAKI_SLOT_BYTES",
+        _slot,
+        None,
+        True,
+        "Bytes of one shared-memory slot, the chunk in which data moves: a multiple of 4096. Default: 1 MiB "
+        "on one host, 4 MiB between hosts.",
+    )
+    spin_us: float | None = _setting(
+        "SIRTAKI_SPIN_US",
+        _microseconds,
+        None,
+        False,
+        "How long a thread that waits for a peer looks before it sleeps, in microseconds. Default: 50 if "
+        "every rank of the host has a core of its own, else 0.",
+    )
+    hostname: str | None = _setting(
+        "SIRTAKI_HOSTNAME",
+        str,
+        None,
+        False,
+        "Overrides the name of this rank's host. Ranks with different names behave as on different machines, "
+        "which serves to try out several hosts on one.",
+    )
+    network_interface: str | None = _setting(
+        "SIRTAKI_NETWORK_INTERFACE",
+        str,
+        None,
+        False,
+        "Name of the network interface over which the hosts coordinate, for example eth0. Default: any that "
+        "the other hosts reach.",
+    )
+    start_timeout: float = _setting(
+        "SIRTAKI_START_TIMEOUT",
+        _positive,
+        120.0,
+        False,
+        "Seconds that init() waits for the connections between ranks.",
+    )
+    allow_unwrapped_optimizer: bool = _setting(
+        "SIRTAKI_ALLOW_UNWRAPPED_OPTIMIZER",
+        _flag,
+        False,
+        False,
+        "1 silences the warning about a Keras model that trains in a job of several ranks without "
+        "DistributedOptimizer.",
+    )
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
+        """Read the settings.
+
+        Raises:
+            ConfigError: a value cannot be used, or a ``SIRTAKI_*`` variable does not exist (a misspelt
+                setting would otherwise be ignored in silence).
+
+        Example:
+            >>> Settings.from_environment({"SIRTAKI_FUSION_THRESHOLD": "1048576"}).fusion_threshold
+            1048576
+        """
+        values: dict[str, Any] = {}
+        known = set(_INTERNAL) | _DEVELOPMENT
+        for field in dataclasses.fields(cls):
+            variable = field.metadata["variable"]
+            known.add(variable)
+            if variable in environment:
+                try:
+                    values[field.name] = field.metadata["parse"](environment[variable])
+                except ValueError as error:
+                    raise ConfigError(f"{variable}={environment[variable]!r} cannot be used: {error}") from None
+        unknown = sorted(
+            v
+            for v in environment
+            if v.startswith("SIRTAKI_") and v not in known and not v.startswith(_DEVELOPMENT_PREFIX)
+        )
+        if unknown:
+            settings = sorted(f.metadata["variable"] for f in dataclasses.fields(cls))
+            raise ConfigError(
+                f"unknown setting {', '.join(unknown)}; remove it or correct its name. Settings are: "
+                f"{', '.join(settings)}"
+            )
+        return cls(**values)
+
+    def agreed(self) -> dict[str, Any]:
+        """Return the settings that must be equal on all ranks, by variable."""
+        return {
+            f.metadata["variable"]: getattr(self, f.name)
+            for f in dataclasses.fields(self)
+            if f.metadata["agreed"]
+        }

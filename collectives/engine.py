@@ -1,0 +1,99 @@
+"""The engine of this process, from Python: its coordinator thread, and errors as exceptions."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sirtaki import _native, errors
+from sirtaki.negotiation import Signature, disagreement_text
+
+_log = logging.getLogger("sirtaki")
+
+# sirtaki_kind in native/engine_abi.h
+ALLREDUCE, ALLGATHER, BROADCAST, BARRIER = range(4)
+
+_EVERY_RANK = -1
+
+Array = np.ndarray[Any, Any]
+
+
+class Engine:
+    """Owns the native engine and the thread that drives it when no caller does."""
+
+    def __init__(self, native: _native.Engine, size: int) -> None:
+        self.native = native
+        self._thread: threading.Thread | None = None
+        if size > 1:
+            self._thread = threading.Thread(target=self._coordinate, name="sirtaki-coordinator", daemon=True)
+            self._thread.start()
+        _native.set_current_engine(native)
+
+    def submit(
+        self,
+        kind: int,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        *,
+        dtype: int = 0,
+        name: str | None = None,
+        reduce_op: int = 0,
+        root_rank: int = 0,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        wait: bool = False,
+    ) -> _native.Handle:
+        """Hand a request to the native engine; with `wait` return only when it is done."""
+        return self.native.submit(
+            kind, reduce_op, dtype, root_rank, prescale, postscale, name, inputs, outputs, wait
+        )
+
+    def wait(self, handle: _native.Handle, timeout: float | None) -> bool:
+        """Wait until a request is done; return whether it is."""
+        return self.native.wait(handle, -1 if timeout is None else int(timeout * 1e9))
+
+    def raise_for(self, handle: _native.Handle) -> None:
+        """Raise the exception of a request that ended with an error."""
+        if handle.error != 0:
+            failed = (self.native.failed_rank,) if self.native.failed else ()
+            raise errors.from_code(handle.error, handle.message, failed)
+
+    def announce_failure(self, text: str) -> bool:
+        """Tell the job that this rank has failed; return whether it is the first to."""
+        return self.native.announce_failure(text)
+
+    def leave(self) -> None:
+        """Leave the job and return when this process may end. No-op after a failure."""
+        self.native.leave()
+        self.native.wait_until_may_end(-1)
+
+    def close(self) -> None:
+        """Stop all threads of the engine."""
+        _native.set_current_engine(None)
+        self.native.request_stop()
+        if self._thread is not None:
+            self._thread.join()
+        self.native.close()
+
+    def _coordinate(self) -> None:
+        try:
+            while self.native.run_coordinator():
+                while (event := self.native.take_rare_event()) is not None:
+                    self._decide(event)
+        except Exception as error:
+            _log.exception("the coordinator thread of Sirtaki stopped")
+            self.native.announce_failure(f"the coordinator thread stopped: {type(error).__name__}: {error}")
+
+    def _decide(self, event: dict[str, Any]) -> None:
+        if event["kind"] == "new_name":
+            self.native.assign_name(event["bytes"])
+        elif event["kind"] == "new_signature":
+            self.native.assign_signature(event["bytes"])
+        else:
+            sent = [(rank, Signature.decode(encoded)) for rank, encoded in event["signatures"]]
+            text = disagreement_text(self.native.describe(event["key"]), sent)
+            self.native.post_error(event["key"], _EVERY_RANK, errors.MISMATCH_CODE, text)

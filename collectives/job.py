@@ -1,0 +1,199 @@
+"""The job of this process: its beginning and its end, and this rank's place in it."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+from types import TracebackType
+
+from sirtaki import _native, bootstrap, config
+from sirtaki.engine import Engine
+from sirtaki.errors import NotInitializedError
+from sirtaki.mpi import launched_size
+from sirtaki.topology import Topology
+
+_log = logging.getLogger("sirtaki")
+
+_FAILED_JOB_EXIT_CODE = 1
+
+
+class _Job:
+    """What `init` makes and `shutdown` ends."""
+
+    def __init__(self, topology: Topology, engine: Engine) -> None:
+        self.topology = topology
+        self.engine = engine
+        self.pid = os.getpid()
+
+
+_job: _Job | None = None
+_hooks_installed = False
+
+
+def init() -> None:
+    """Join the job that the launcher has started, or become a job of one rank without one.
+
+    Every rank calls it before any other function. A second call changes nothing; after `shutdown` it joins
+    anew.
+
+    Raises:
+        ConfigError: a ``SIRTAKI_*`` variable cannot be used, or differs between ranks where it must not.
+        MissingDependencyError: a launcher started this process, and mpi4py is not installed.
+        SirtakiError: the ranks cannot reach each other.
+
+    Example:
+        >>> import sirtaki
+        >>> sirtaki.init()
+        >>> sirtaki.size() >= 1
+        True
+    """
+    global _job
+    if _job is not None:
+        if _job.pid == os.getpid():
+            return
+        raise NotInitializedError(_forked_text("init"))
+    settings = config.Settings.from_environment()
+    if launched_size() > 1 and not _is_child_of_rank():
+        topology, native = bootstrap.connect(settings)
+    else:
+        topology, native = bootstrap.single(settings)
+    os.environ[config.RANK_PID] = str(os.getpid())
+    _install_hooks()
+    _job = _Job(topology, Engine(native, topology.size))
+
+
+def shutdown() -> None:
+    """Leave the job. Requests still in flight end with an error, here and, where this rank is needed, elsewhere.
+
+    Returns when nobody depends on this process any more: on rank 0 and on the lowest rank of each host that is
+    when all, or all of that host, have left. Runs by itself at exit. Without `init` it does nothing.
+    """
+    global _job
+    if _job is None or _job.pid != os.getpid():
+        return
+    job = _job
+    try:
+        job.engine.leave()
+    finally:
+        # A failed job must not be left in peace: MPI's own end would wait for the dead.
+        if not job.engine.native.failed:
+            _job = None
+            job.engine.close()
+
+
+def is_initialized() -> bool:
+    """Return whether this process has joined a job and not left it."""
+    return _job is not None and _job.pid == os.getpid()
+
+
+def rank() -> int:
+    """Return this process's number in the job, from 0."""
+    return current("rank").topology.rank
+
+
+def size() -> int:
+    """Return the number of ranks in the job."""
+    return current("size").topology.size
+
+
+def local_rank() -> int:
+    """Return this process's number among the ranks of its host, from 0."""
+    return current("local_rank").topology.local_rank
+
+
+def local_size() -> int:
+    """Return the number of ranks on this host."""
+    return current("local_size").topology.local_size
+
+
+def cross_rank() -> int:
+    """Return this host's number among the hosts that have this process's local rank, from 0."""
+    topology = current("cross_rank").topology
+    return topology.cross_ranks.index(topology.rank)
+
+
+def cross_size() -> int:
+    """Return the number of hosts that have this process's local rank."""
+    return len(current("cross_size").topology.cross_ranks)
+
+
+def current(function: str) -> _Job:
+    """Return the job.
+
+    Raises:
+        NotInitializedError: there is none, or this process is a forked child of a rank.
+    """
+    if _job is None:
+        raise NotInitializedError(f"call sirtaki.init() before {function}()")
+    if _job.pid != os.getpid():
+        raise NotInitializedError(_forked_text(function))
+    return _job
+
+
+def _forked_text(function: str) -> str:
+    return (
+        f"{function}() was called in a process that rank {_job.topology.rank if _job else 0} has forked, which "
+        "is no part of the job. Call it in the rank itself; for workers use multiprocessing's 'spawn' method."
+    )
+
+
+def _is_child_of_rank() -> bool:
+    """Whether this process inherited a launcher's environment from a rank that had already joined."""
+    parent = os.environ.get(config.RANK_PID, "")
+    if parent in ("", str(os.getpid())):
+        return False
+    _log.warning(
+        "this process was started by a rank (process %s) of a job and does not take its place: "
+        "it becomes a job of one rank",
+        parent,
+    )
+    return True
+
+
+def _install_hooks() -> None:
+    global _hooks_installed
+    if _hooks_installed:
+        return
+    _hooks_installed = True
+    previous = sys.excepthook
+
+    def announce(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        previous(kind, error, trace)
+        if is_initialized():
+            job = current("excepthook")
+            sys.stderr.flush()
+            text = f"{kind.__name__}: {error}".strip(": ")
+            job.engine.announce_failure(f"rank {job.topology.rank} raised {text}")
+
+    sys.excepthook = announce
+    os.register_at_fork(after_in_child=_abandon_in_child)
+
+
+def _abandon_in_child() -> None:
+    if _job is not None:
+        _native.mark_forked()
+        _job.engine.native.abandon_after_fork()
+
+
+def _leave_at_exit() -> None:
+    if not is_initialized():
+        return
+    job = current("exit")
+    shutdown()
+    if job.engine.native.failed:
+        # The last words go out, to the other hosts too; then the process ends without MPI_Finalize, which would
+        # wait for ranks that are gone.
+        job.engine.native.close()
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                continue  # closed already; the exit code still tells
+        os._exit(_FAILED_JOB_EXIT_CODE)
+
+
+# At import, not at init: exit functions run last in, first out, and those of the application come first.
+atexit.register(_leave_at_exit)

@@ -1,0 +1,39 @@
+"""The operations of a reduction, under Horovod's names and numbers."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ReduceOp(IntEnum):
+    """How an allreduce combines the ranks' values.
+
+    ``Average`` is the sum divided by the number of ranks; for integers the quotient is cut off towards
+    zero. Sums of integers wrap around on overflow, as in NumPy.
+    """
+
+    Average = 0
+    Sum = 1
+
+
+Average = ReduceOp.Average
+Sum = ReduceOp.Sum
+
+
+def resolve(average: bool | None, op: int | None) -> ReduceOp:
+    """Return the operation that the arguments ``average`` (Horovod's old one) and ``op`` ask for.
+
+    Raises:
+        ValueError: both are given, or ``op`` is not a known operation.
+    """
+    if average is not None:
+        if op is not None:
+            raise ValueError("give either op or the older argument average, not both")
+        return Average if average else Sum
+    if op is None:
+        return Average
+    try:
+        return ReduceOp(op)
+    except ValueError:
+        known = ", ".join(f"sirtaki.{o.name}" for o in ReduceOp)
+        raise ValueError(f"op={op!r} is not a reduction; known are {known}") from None

@@ -1,0 +1,217 @@
+// The engine of one process: takes requests, agrees with the other ranks, moves the data, reports back.
+//
+// Life of a request: submit() (any thread) files it under its key and writes a record to the up ring; once the
+// log says EXECUTE for that key, the driver runs its batch through the data plane and calls `done`.
+//
+// Who drives: at most one thread at a time, the holder of the *role*. The coordinator thread (run_coordinator)
+// holds it while there is work and sleeps in the kernel without it otherwise. A thread that waits for a request
+// (wait) takes the role when it is free and drives the engine itself, so that a synchronous call costs no thread
+// switch. While a caller drives, the coordinator sleeps on undisturbed.
+//
+// Guarantees:
+//   * `done` is called exactly once per request, with no lock held and never before the data is in place;
+//   * the name of a request is free again when `done` is called;
+//   * after a failure of the job every request, old and new, ends with the failure's text;
+//   * no call here needs Python's GIL.
+#ifndef SIRTAKI_ENGINE_H_
+#define SIRTAKI_ENGINE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "allreduce.h"
+#include "block_exchange.h"
+#include "engine_abi.h"
+#include "messages.h"
+#include "mpi_exchange.h"
+#include "relay.h"
+#include "segment.h"
+#include "sequencer.h"
+#include "stage.h"
+#include "topology.h"
+
+namespace sirtaki {
+
+struct EngineOptions {
+  Topology topology;
+  int64_t fusion_threshold = 0;
+  int64_t spin_ns = 0;
+  // The rest is used in jobs of several ranks only.
+  SegmentShape shape{};
+  FileDescriptor segment;
+  FileDescriptor doorbell;
+  RelayLinks links;
+  std::vector<std::string> labels;
+  bool has_mpi = false;
+  MpiTable mpi{};
+};
+
+// Why a driving or waiting call came back.
+enum class Outcome {
+  kDone,         // what was waited for holds
+  kRare,         // there are rare events to decide (rank 0; the coordinator only)
+  kInterrupted,  // a signal handler wants to run on this thread
+  kTimedOut,
+  kStopped,      // request_stop() was called
+};
+
+class Engine {
+ public:
+  explicit Engine(EngineOptions options);
+  ~Engine();
+
+  void submit(const sirtaki_request& request);
+  // Submits and waits, as one: when the role is free the caller takes it first, so no other thread wakes up.
+  Outcome submit_and_wait(const sirtaki_request& request, const std::function<bool()>& condition);
+
+  // Waits until `condition` holds; it is asked by the waiting thread and must be cheap. timeout_ns < 0: for ever.
+  Outcome wait(const std::function<bool()>& condition, int64_t timeout_ns);
+  // Body of the coordinator thread; returns kRare or kStopped.
+  Outcome run_coordinator();
+  void request_stop();
+
+  // Rare events (rank 0) and their decisions; see sequencer.h.
+  bool take_rare_event(RareEvent* event);
+  void assign_name(const std::string& scoped_name);
+  void assign_signature(const std::string& signature);
+  void post_error(Key key, int32_t rank, int32_t code, const std::string& text);
+  std::string describe(Key key);
+
+  // Leaving: announce it, then wait for has_left().
+  void leave();
+  // Whether this rank may end: it has left, and so have all whom it serves as agent or sequencer.
+  bool may_end() const;
+  bool failed() const { return segment_ && segment_->failed(); }
+  int32_t failed_rank() const { return segment_->failed_rank(); }
+  std::string failure_text() const { return segment_->failure_text(); }
+  // Tells the whole job that this rank has failed. Returns whether it was the first failure.
+  bool announce_failure(const std::string& text);
+  // Sends out what is queued and ends the relay thread. The engine is unusable afterwards.
+  void close();
+  // In a forked child: lets go of the parent's descriptors without a word to anybody.
+  void abandon_after_fork();
+
+  int32_t rank() const { return topology_.rank; }
+  struct Counters {
+    std::atomic<uint64_t> batches{0};
+    std::atomic<uint64_t> tensors{0};
+    std::atomic<uint64_t> bytes{0};
+  };
+  const Counters& counters() const { return counters_; }
+
+ private:
+  struct Tensor {
+    const char* input;
+    char* output;
+    std::vector<int64_t> dims;
+    size_t bytes;
+  };
+  struct Request {
+    int32_t kind;
+    int32_t reduce_op;
+    int32_t dtype;
+    int32_t root_rank;
+    uint32_t process_set;
+    double prescale_factor;
+    double postscale_factor;
+    std::string name;  // empty: unnamed
+    std::string signature;
+    std::vector<Tensor> tensors;
+    void* context;
+    void* (*allocate_output)(void*, const int64_t*, int32_t);
+    void (*done)(void*, int32_t, const char*);
+    Key key = 0;
+    int32_t error = SIRTAKI_OK;
+    std::string message;
+  };
+  using RequestPtr = std::unique_ptr<Request>;
+  struct NameState {
+    uint32_t number = 0;  // 0: not assigned yet
+    bool in_flight = false;
+  };
+  struct SignatureState {
+    uint32_t number = 0;
+  };
+
+  static RequestPtr copy_request(const sirtaki_request& request);
+  static void finish(RequestPtr request);
+
+  // Submission (under mutex_).
+  void file(RequestPtr request, std::vector<RequestPtr>* refused);
+  bool try_send_submit(RequestPtr* request);
+  void send_up(Record type, std::string_view payload);
+  bool flush_backlog();
+  void knock_sequencer();
+
+  // Driving (by the holder of the role).
+  bool take_role();
+  void release_role();
+  Outcome drive(const std::function<bool()>& condition, int64_t deadline_ns);
+  bool step();
+  bool sequence();
+  bool write_log();
+  void read_entry(Record type, const std::string& payload);
+  void on_assign(bool is_name, uint32_t number, std::string_view bytes);
+  void on_error(const ErrorHeader& header, std::string_view text);
+  void on_execute(const std::string& payload);
+  void execute(uint64_t sequence, uint32_t process_set, const std::vector<int64_t>& rows,
+               std::vector<RequestPtr>* batch);
+  bool run_allreduce(uint64_t sequence, const SetLayout& layout, const std::vector<RequestPtr>& batch);
+  bool run_allgather(uint64_t sequence, const SetLayout& layout, const std::vector<int64_t>& rows,
+                     Request* request);
+  bool run_broadcast(uint64_t sequence, const SetLayout& layout, Request* request);
+  bool has_work() const;
+  bool has_rare();
+  void fail_all(int32_t code, const std::string& text);
+  RequestPtr take_in_flight(Key key);
+  void complete(std::vector<RequestPtr>* requests);
+  void fail(std::vector<RequestPtr>* batch);
+  void report_broken(const std::string& what);
+  void wake_waiters();
+  void wake_coordinator();
+
+  Topology topology_;
+  int64_t spin_ns_;
+  SetLayout world_;
+  std::unique_ptr<Segment> segment_;  // null in a job of one rank
+  std::unique_ptr<Relay> relay_;
+  std::unique_ptr<StageBoard> stages_;
+  std::unique_ptr<MpiExchange> mpi_;
+  std::unique_ptr<Allreduce> allreduce_;
+  std::unique_ptr<BlockExchange> blocks_;
+  std::unique_ptr<Sequencer> sequencer_;  // rank 0 of a job of several ranks
+  mutable std::mutex sequencer_mutex_;    // the driver's steps against decisions from Python
+  std::deque<LogEntry> log_backlog_;      // rank 0: entries that found the log full
+  Counters counters_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::unordered_map<std::string, NameState> names_;
+  std::unordered_map<std::string, SignatureState> signatures_;
+  std::unordered_map<Key, RequestPtr> in_flight_;
+  std::vector<RequestPtr> unassigned_;  // wait for the number of their name or signature
+  std::vector<std::pair<Record, std::string>> up_backlog_;
+  std::atomic<bool> has_up_backlog_{false};
+  uint64_t unnamed_calls_ = 0;
+  int32_t closed_error_ = SIRTAKI_OK;  // new requests end with this
+  std::string closed_text_;
+
+  std::atomic<uint32_t> role_{0};
+  std::atomic<bool> coordinator_parked_{false};  // sleeps, and the holder of the role has silenced its bell
+  std::atomic<uint32_t> waiters_word_{0};        // counts completions and releases of the role
+  std::atomic<uint32_t> num_waiters_{0};
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> own_left_{false};
+  std::atomic<bool> failure_handled_{false};
+  std::string payload_;  // the driver's buffer
+};
+
+}  // namespace sirtaki
+
+#endif  // SIRTAKI_ENGINE_H_

@@ -1,0 +1,470 @@
+// sirtaki._native: the engine for Python. Translates only; see collectives/engine.py for its use.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "dtypes.h"
+#include "engine.h"
+#include "engine_abi.h"
+#include "fusion.h"
+#include "kernels.h"
+#include "sequencer.h"
+#include "signature.h"
+
+namespace py = pybind11;
+
+namespace sirtaki {
+namespace {
+
+// ---- The engine of this process, as op libraries see it -------------------------------------------------------
+
+// Published after init, withdrawn before shutdown; read by submit on any thread.
+std::mutex current_mutex;
+std::shared_ptr<Engine> current_engine;
+// Set in a forked child: the engine's threads and memory stayed with the parent.
+std::atomic<bool> forked{false};
+
+void submit_from_op_library(const sirtaki_request* request) {
+  std::shared_ptr<Engine> engine;
+  if (!forked.load()) {
+    const std::lock_guard<std::mutex> lock(current_mutex);
+    engine = current_engine;
+  }
+  if (engine) {
+    engine->submit(*request);
+  } else {
+    request->done(request->context, SIRTAKI_NOT_INITIALIZED,
+                  forked.load() ? "this process was forked from a rank and is no part of the job; use "
+                                  "multiprocessing's 'spawn' start method and no collectives in children"
+                                : "sirtaki is not initialized: call init() first");
+  }
+}
+
+constexpr sirtaki_engine_api kEngineApi{SIRTAKI_ABI_VERSION, submit_from_op_library};
+
+// ---- Requests from Python ---------------------------------------------------------------------------------------
+
+// What the engine and a Python handle share.
+struct Call {
+  std::atomic<bool> done{false};
+  int32_t error = SIRTAKI_OK;
+  std::string message;
+  size_t row_bytes = 0;  // allgather
+  std::vector<int64_t> rows;
+  std::unique_ptr<char, decltype(&std::free)> gathered{nullptr, &std::free};
+};
+
+void* allocate_gathered(void* context, const int64_t* rows, int32_t num_members) {
+  Call& call = **static_cast<std::shared_ptr<Call>*>(context);
+  call.rows.assign(rows, rows + num_members);
+  size_t bytes = 0;
+  for (int64_t n : call.rows) bytes += static_cast<size_t>(n) * call.row_bytes;
+  void* memory = nullptr;
+  if (bytes > 0 && posix_memalign(&memory, 64, bytes) != 0) return nullptr;
+  call.gathered.reset(static_cast<char*>(memory));
+  return memory;
+}
+
+void finish_call(void* context, int32_t error, const char* message) {
+  const std::unique_ptr<std::shared_ptr<Call>> owner(static_cast<std::shared_ptr<Call>*>(context));
+  Call& call = **owner;
+  call.error = error;
+  if (message != nullptr) call.message = message;
+  call.done.store(true, std::memory_order_release);
+}
+
+// A request from Python in flight or done. It keeps the arrays alive; if Python drops it too early, they move to
+// `orphans` until the engine no longer touches them. Both are guarded by the GIL.
+class Handle {
+ public:
+  Handle(std::shared_ptr<Call> call, std::vector<py::array> arrays)
+      : call_(std::move(call)), arrays_(std::move(arrays)) {}
+  ~Handle() {
+    if (!done()) orphans().emplace_back(call_, std::move(arrays_));
+  }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+
+  bool done() const { return call_->done.load(std::memory_order_acquire); }
+  int32_t error() const { return call_->error; }
+  const std::string& message() const { return call_->message; }
+  const std::vector<int64_t>& rows() const { return call_->rows; }
+  const std::shared_ptr<Call>& call() const { return call_; }
+
+  // The result of an allgather as bytes, which the returned array owns.
+  py::array take_gathered() {
+    size_t bytes = 0;
+    for (int64_t n : call_->rows) bytes += static_cast<size_t>(n) * call_->row_bytes;
+    char* memory = call_->gathered.release();
+    if (memory == nullptr) return py::array_t<uint8_t>(0);
+    return py::array_t<uint8_t>({bytes}, {1}, reinterpret_cast<uint8_t*>(memory), py::capsule(memory, &std::free));
+  }
+
+  static void sweep_orphans() {
+    auto& all = orphans();
+    for (size_t i = 0; i < all.size();) {
+      if (all[i].first->done.load(std::memory_order_acquire)) {
+        std::swap(all[i], all.back());
+        all.pop_back();
+      } else {
+        ++i;
+      }
+    }
+  }
+
+ private:
+  using Orphan = std::pair<std::shared_ptr<Call>, std::vector<py::array>>;
+  static std::vector<Orphan>& orphans() {
+    static auto* all = new std::vector<Orphan>();  // never destroyed: Python may be gone by then
+    return *all;
+  }
+
+  std::shared_ptr<Call> call_;
+  std::vector<py::array> arrays_;
+};
+
+struct CallSpec {
+  int32_t kind, reduce_op, dtype, root_rank, process_set;
+  double prescale_factor, postscale_factor;
+  std::optional<std::string> name;
+};
+
+// Builds the C request and hands it to `use`, which must submit it.
+template <typename Use>
+std::unique_ptr<Handle> make_call(const CallSpec& spec, std::vector<py::array> inputs, std::vector<py::array> outputs,
+                                  const Use& use) {
+  Handle::sweep_orphans();
+  auto call = std::make_shared<Call>();
+  std::vector<std::vector<int64_t>> dims(inputs.size());
+  std::vector<sirtaki_tensor> tensors;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    for (py::ssize_t d = 0; d < inputs[i].ndim(); ++d) dims[i].push_back(inputs[i].shape(d));
+    void* output = i < outputs.size() ? outputs[i].mutable_data() : nullptr;
+    tensors.push_back({inputs[i].data(), output, dims[i].data(), static_cast<int32_t>(dims[i].size())});
+    call->row_bytes = dtype_size(spec.dtype);
+    for (size_t d = 1; d < dims[i].size(); ++d) call->row_bytes *= static_cast<size_t>(dims[i][d]);
+  }
+  sirtaki_request request{};
+  request.kind = spec.kind;
+  request.reduce_op = spec.reduce_op;
+  request.dtype = spec.dtype;
+  request.root_rank = spec.root_rank;
+  request.process_set = spec.process_set;
+  request.num_tensors = static_cast<int32_t>(tensors.size());
+  request.prescale_factor = spec.prescale_factor;
+  request.postscale_factor = spec.postscale_factor;
+  request.name = spec.name ? spec.name->c_str() : nullptr;
+  request.tensors = tensors.data();
+  request.context = new std::shared_ptr<Call>(call);
+  request.allocate_output = allocate_gathered;
+  request.done = finish_call;
+  std::vector<py::array> keep = std::move(inputs);
+  keep.insert(keep.end(), outputs.begin(), outputs.end());
+  auto handle = std::make_unique<Handle>(call, std::move(keep));
+  {
+    const py::gil_scoped_release release;
+    use(request, [&call] { return call->done.load(std::memory_order_acquire); });
+  }
+  return handle;
+}
+
+// Runs `wait` without the GIL until it says something else than kInterrupted; Python's signal handlers run in
+// between and may raise.
+template <typename Wait>
+Outcome wait_with_signals(const Wait& wait) {
+  for (;;) {
+    Outcome outcome;
+    {
+      const py::gil_scoped_release release;
+      outcome = wait();
+    }
+    if (outcome != Outcome::kInterrupted) return outcome;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+}
+
+std::vector<RelayLinks::Peer> make_peers(const std::vector<std::tuple<int32_t, int, int>>& peers) {
+  std::vector<RelayLinks::Peer> out;
+  for (const auto& [rank, socket, pidfd] : peers) {
+    out.push_back({rank, FileDescriptor(socket), FileDescriptor(pidfd)});
+  }
+  return out;
+}
+
+std::vector<RelayLinks::Host> make_hosts(const std::vector<std::pair<int32_t, int>>& hosts) {
+  std::vector<RelayLinks::Host> out;
+  for (const auto& [agent, socket] : hosts) out.push_back({agent, FileDescriptor(socket)});
+  return out;
+}
+
+std::shared_ptr<Engine> make_engine(int32_t rank, std::vector<int32_t> host_of, std::vector<int32_t> local_rank_of,
+                                    int64_t fusion_threshold, int64_t spin_ns, uint32_t num_slots,
+                                    uint64_t slot_bytes, int segment_fd, int doorbell_fd,
+                                    const std::vector<std::tuple<int32_t, int, int>>& peers,
+                                    const std::vector<std::pair<int32_t, int>>& hosts,
+                                    std::vector<std::string> labels, const std::vector<intptr_t>& mpi) {
+  EngineOptions options;
+  options.topology = {rank, std::move(host_of), std::move(local_rank_of)};
+  options.fusion_threshold = fusion_threshold;
+  options.spin_ns = spin_ns;
+  const int32_t my_host = options.topology.host();
+  uint32_t local_size = 0;
+  for (int32_t host : options.topology.host_of) local_size += host == my_host ? 1 : 0;
+  options.shape.local_size = local_size;
+  options.shape.num_slots = num_slots;
+  options.shape.slot_bytes = slot_bytes;
+  options.segment = FileDescriptor(segment_fd);
+  options.doorbell = FileDescriptor(doorbell_fd);
+  options.links.peers = make_peers(peers);
+  options.links.hosts = make_hosts(hosts);
+  options.labels = std::move(labels);
+  if (!mpi.empty()) {
+    options.has_mpi = true;
+    options.mpi.isend = reinterpret_cast<decltype(options.mpi.isend)>(mpi.at(0));
+    options.mpi.irecv = reinterpret_cast<decltype(options.mpi.irecv)>(mpi.at(1));
+    options.mpi.test = reinterpret_cast<decltype(options.mpi.test)>(mpi.at(2));
+    options.mpi.comm = mpi.at(3);
+    options.mpi.byte_type = mpi.at(4);
+  }
+  const py::gil_scoped_release release;
+  return std::make_shared<Engine>(std::move(options));
+}
+
+py::dict describe_signature(const py::bytes& bytes) {
+  const Signature s = decode_signature(std::string_view(bytes));
+  py::dict out;
+  out["kind"] = s.kind;
+  out["reduce_op"] = s.reduce_op;
+  out["dtype"] = s.dtype;
+  out["root_rank"] = s.root_rank;
+  out["prescale_factor"] = s.prescale_factor;
+  out["postscale_factor"] = s.postscale_factor;
+  out["shapes"] = s.shapes;
+  return out;
+}
+
+py::dict rare_event_as_dict(const RareEvent& event) {
+  py::dict out;
+  switch (event.kind) {
+    case RareEvent::Kind::kNewName:
+      out["kind"] = "new_name";
+      break;
+    case RareEvent::Kind::kNewSignature:
+      out["kind"] = "new_signature";
+      break;
+    case RareEvent::Kind::kDisagreement:
+      out["kind"] = "disagreement";
+      break;
+  }
+  out["rank"] = event.rank;
+  out["bytes"] = py::bytes(event.bytes);
+  out["key"] = event.key;
+  py::list signatures;
+  for (const auto& [rank, bytes] : event.signatures) signatures.append(py::make_tuple(rank, py::bytes(bytes)));
+  out["signatures"] = signatures;
+  return out;
+}
+
+py::tuple log_entry_as_tuple(const LogEntry& entry) {
+  Reader reader(entry.payload);
+  switch (entry.type) {
+    case Record::kAssignName:
+    case Record::kAssignSignature: {
+      const auto number = reader.value<uint32_t>();
+      return py::make_tuple(entry.type == Record::kAssignName ? "assign_name" : "assign_signature", number,
+                            py::bytes(std::string(reader.rest())));
+    }
+    case Record::kExecute: {
+      const auto header = reader.value<ExecuteHeader>();
+      std::vector<Key> keys;
+      for (uint32_t i = 0; i < header.num_items; ++i) keys.push_back(reader.value<ExecuteItem>().key);
+      std::vector<int64_t> rows;
+      for (uint32_t i = 0; i < header.num_payloads; ++i) rows.push_back(reader.value<int64_t>());
+      return py::make_tuple("execute", header.sequence, keys, rows);
+    }
+    case Record::kError: {
+      const auto header = reader.value<ErrorHeader>();
+      return py::make_tuple("error", header.key, header.rank, header.code, std::string(reader.rest()));
+    }
+    case Record::kLeft:
+      return py::make_tuple("left", reader.value<int32_t>());
+    default:
+      throw std::runtime_error("not a log entry");
+  }
+}
+
+void bind_sequencer(py::module_& m) {
+  // For tests: the state machine alone, without an engine around it.
+  py::class_<Sequencer>(m, "Sequencer")
+      .def(py::init<int32_t, int64_t>(), py::arg("size"), py::arg("fusion_threshold"))
+      .def("intern_name",
+           [](Sequencer& s, int32_t rank, const std::string& bytes) { s.handle(rank, Record::kInternName, bytes); })
+      .def("intern_signature",
+           [](Sequencer& s, int32_t rank, const std::string& bytes) {
+             s.handle(rank, Record::kInternSignature, bytes);
+           })
+      .def(
+          "submit",
+          [](Sequencer& s, int32_t rank, Key key, uint32_t signature, int64_t rows) {
+            const SubmitRecord record{key, rows, signature, 0};
+            s.handle(rank, Record::kSubmit, {reinterpret_cast<const char*>(&record), sizeof record});
+          },
+          py::arg("rank"), py::arg("key"), py::arg("signature"), py::arg("rows") = 0)
+      .def("leave", [](Sequencer& s, int32_t rank) { s.handle(rank, Record::kLeave, {}); })
+      .def("assign_name", [](Sequencer& s, const std::string& name) { s.assign_name(name); })
+      .def("assign_signature", [](Sequencer& s, const std::string& bytes) { s.assign_signature(bytes); })
+      .def("post_error", [](Sequencer& s, Key key, int32_t rank, int32_t code,
+                            const std::string& text) { s.post_error(key, rank, code, text); })
+      .def("plan", &Sequencer::plan)
+      .def("describe", &Sequencer::describe)
+      .def("all_left", &Sequencer::all_left)
+      .def("take_log",
+           [](Sequencer& s) {
+             py::list out;
+             while (s.has_entry()) out.append(log_entry_as_tuple(s.take_entry()));
+             return out;
+           })
+      .def("take_rare_events", [](Sequencer& s) {
+        py::list out;
+        while (s.has_rare_event()) out.append(rare_event_as_dict(s.take_rare_event()));
+        return out;
+      });
+}
+
+}  // namespace
+}  // namespace sirtaki
+
+PYBIND11_MODULE(_native, m) {
+  using namespace sirtaki;
+  m.doc() = "The native engine; its Python face is sirtaki.engine.";
+
+  py::class_<Handle>(m, "Handle")
+      .def_property_readonly("done", &Handle::done)
+      .def_property_readonly("error", &Handle::error)
+      .def_property_readonly("message", &Handle::message)
+      .def_property_readonly("rows", &Handle::rows)
+      .def("take_gathered", &Handle::take_gathered);
+
+  py::class_<Engine, std::shared_ptr<Engine>>(m, "Engine")
+      .def(py::init(&make_engine), py::kw_only(), py::arg("rank"), py::arg("host_of"), py::arg("local_rank_of"),
+           py::arg("fusion_threshold"), py::arg("spin_ns"), py::arg("num_slots") = 0, py::arg("slot_bytes") = 0,
+           py::arg("segment_fd") = -1, py::arg("doorbell_fd") = -1,
+           py::arg("peers") = std::vector<std::tuple<int32_t, int, int>>{},
+           py::arg("hosts") = std::vector<std::pair<int32_t, int>>{},
+           py::arg("labels") = std::vector<std::string>{}, py::arg("mpi") = std::vector<intptr_t>{})
+      .def(
+          "submit",
+          [](const std::shared_ptr<Engine>& engine, int32_t kind, int32_t reduce_op, int32_t dtype, int32_t root_rank,
+             double prescale, double postscale, std::optional<std::string> name, std::vector<py::array> inputs,
+             std::vector<py::array> outputs, bool wait) {
+            const CallSpec spec{kind, reduce_op, dtype, root_rank, 0, prescale, postscale, std::move(name)};
+            Outcome outcome = Outcome::kDone;
+            auto handle = make_call(spec, std::move(inputs), std::move(outputs),
+                                    [&](const sirtaki_request& request, const auto& is_done) {
+                                      if (wait) {
+                                        outcome = engine->submit_and_wait(request, is_done);
+                                      } else {
+                                        engine->submit(request);
+                                      }
+                                    });
+            if (outcome == Outcome::kInterrupted) {
+              if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+              const auto call = handle->call();
+              wait_with_signals([&] { return engine->wait([&] { return call->done.load(); }, -1); });
+            }
+            return handle;
+          },
+          py::arg("kind"), py::arg("reduce_op"), py::arg("dtype"), py::arg("root_rank"), py::arg("prescale"),
+          py::arg("postscale"), py::arg("name"), py::arg("inputs"), py::arg("outputs"), py::arg("wait"))
+      .def("wait",
+           [](const std::shared_ptr<Engine>& engine, const Handle& handle, int64_t timeout_ns) {
+             const auto call = handle.call();
+             return wait_with_signals([&] { return engine->wait([&] { return call->done.load(); }, timeout_ns); }) ==
+                    Outcome::kDone;
+           })
+      .def("wait_until_may_end",
+           [](const std::shared_ptr<Engine>& engine, int64_t timeout_ns) {
+             return wait_with_signals([&] { return engine->wait([&] { return engine->may_end(); }, timeout_ns); }) ==
+                    Outcome::kDone;
+           })
+      .def("run_coordinator",
+           [](const std::shared_ptr<Engine>& engine) {
+             const py::gil_scoped_release release;
+             return engine->run_coordinator() == Outcome::kRare;
+           })
+      .def("request_stop", &Engine::request_stop)
+      .def("take_rare_event",
+           [](Engine& engine) -> py::object {
+             RareEvent event;
+             if (!engine.take_rare_event(&event)) return py::none();
+             return rare_event_as_dict(event);
+           })
+      .def("assign_name", &Engine::assign_name)
+      .def("assign_signature", &Engine::assign_signature)
+      .def("post_error", &Engine::post_error)
+      .def("describe", &Engine::describe)
+      .def("leave", &Engine::leave)
+      .def("announce_failure", &Engine::announce_failure)
+      .def_property_readonly("failed", &Engine::failed)
+      .def_property_readonly("failed_rank", &Engine::failed_rank)
+      .def_property_readonly("failure_text", &Engine::failure_text)
+      .def("close", &Engine::close, py::call_guard<py::gil_scoped_release>())
+      .def("abandon_after_fork", &Engine::abandon_after_fork)
+      .def_property_readonly("counters", [](const Engine& engine) {
+        py::dict out;
+        out["batches"] = engine.counters().batches.load();
+        out["tensors"] = engine.counters().tensors.load();
+        out["bytes"] = engine.counters().bytes.load();
+        return out;
+      });
+
+  m.def("set_current_engine", [](std::shared_ptr<Engine> engine) {
+    const std::lock_guard<std::mutex> lock(current_mutex);
+    current_engine.swap(engine);
+  });
+  m.def("mark_forked", [] { forked.store(true); });
+  m.def("engine_api_address", [] { return reinterpret_cast<uintptr_t>(&kEngineApi); });
+  m.def("segment_bytes", [](uint32_t local_size, uint32_t num_slots, uint64_t slot_bytes) {
+    SegmentShape shape{};
+    shape.local_size = local_size;
+    shape.num_slots = num_slots;
+    shape.slot_bytes = slot_bytes;
+    return shape.total_bytes();
+  });
+  m.def("dtype_can_be_reduced", [](int32_t dtype) { return find_kernels(dtype) != nullptr; });
+  m.def("describe_signature", &describe_signature);
+  m.def("scoped_name", [](uint32_t set, const std::string& name) { return py::bytes(scoped_name(set, name)); });
+  m.def("unnamed_key", &unnamed_key);
+  m.def("encode_signature", [](int32_t kind, int32_t reduce_op, int32_t dtype, int32_t root_rank, double prescale,
+                               double postscale, const std::vector<std::vector<int64_t>>& shapes) {
+    std::vector<sirtaki_tensor> tensors;
+    for (const auto& s : shapes) tensors.push_back({nullptr, nullptr, s.data(), static_cast<int32_t>(s.size())});
+    sirtaki_request request{};
+    request.kind = kind;
+    request.reduce_op = reduce_op;
+    request.dtype = dtype;
+    request.root_rank = root_rank;
+    request.prescale_factor = prescale;
+    request.postscale_factor = postscale;
+    request.tensors = tensors.data();
+    request.num_tensors = static_cast<int32_t>(tensors.size());
+    return py::bytes(encode_signature(request));
+  });
+  m.def("plan_fusion", [](const std::vector<std::tuple<uint32_t, int64_t, std::string>>& ready, int64_t threshold) {
+    std::vector<ReadyTensor> tensors;
+    for (const auto& [set, bytes, cls] : ready) tensors.push_back({set, bytes, &cls});
+    return plan_fusion(tensors, threshold);
+  });
+  bind_sequencer(m);
+}

@@ -1,0 +1,322 @@
+#include "relay.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+namespace sirtaki {
+namespace {
+
+struct WireFrame {
+  uint32_t payload_bytes;
+  uint32_t type;
+  int32_t rank;
+  uint32_t reserved;
+};
+
+enum Tag : uint64_t { kStopTag = 0, kDoorbellTag = 1, kPeerTag = uint64_t{1} << 32, kLinkTag = uint64_t{2} << 32 };
+constexpr uint64_t kTagKind = ~((uint64_t{1} << 32) - 1);
+
+// How long a process that ends waits for its last words to leave.
+constexpr int64_t kFlushLimitNs = int64_t{2} * 1000 * 1000 * 1000;
+
+}  // namespace
+
+Relay::Relay(const Topology& topology, Segment* segment, RelayLinks links, FileDescriptor doorbell,
+             std::vector<std::string> labels)
+    : topology_(topology),
+      segment_(segment),
+      peers_(std::move(links.peers)),
+      doorbell_(std::move(doorbell)),
+      stop_event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      labels_(std::move(labels)),
+      left_(static_cast<size_t>(topology.size())) {
+  if (!stop_event_.valid() || !epoll_.valid()) {
+    throw std::system_error(errno, std::generic_category(), "cannot start the relay thread");
+  }
+  // Ascending ranks of a host have ascending local ranks.
+  for (int32_t r = 0; r < topology_.size(); ++r) {
+    if (topology_.host_of[r] == topology_.host()) ranks_here_.push_back(r);
+  }
+  for (RelayLinks::Host& host : links.hosts) {
+    auto link = std::make_unique<Link>();
+    link->agent = host.agent;
+    link->socket = std::move(host.socket);
+    links_.push_back(std::move(link));
+  }
+  watch(stop_event_.get(), kStopTag, EPOLLIN);
+  if (is_agent()) watch(doorbell_.get(), kDoorbellTag, EPOLLIN);
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    watch(peers_[i].socket.get(), kPeerTag | i, EPOLLIN | EPOLLRDHUP);
+    if (peers_[i].pidfd.valid()) watch(peers_[i].pidfd.get(), kPeerTag | i, EPOLLIN);
+  }
+  for (size_t i = 0; i < links_.size(); ++i) watch(links_[i]->socket.get(), kLinkTag | i, EPOLLIN | EPOLLRDHUP);
+
+  // Signals are the application's: its handlers must not run on this thread.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { loop(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_setname_np(thread_.native_handle(), "sirtaki-relay");
+}
+
+Relay::~Relay() { stop(); }
+
+void Relay::watch(int fd, uint64_t tag, uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = tag;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    throw std::system_error(errno, std::generic_category(), "cannot watch a descriptor");
+  }
+}
+
+void Relay::knock() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  auto& sleeps = segment_->header().relay_sleeps;
+  if (sleeps.load(std::memory_order_relaxed) != 0 && sleeps.exchange(0) != 0) eventfd_signal(doorbell_.get());
+}
+
+void Relay::stop() {
+  if (!thread_.joinable()) return;
+  eventfd_signal(stop_event_.get());
+  thread_.join();
+}
+
+void Relay::abandon_after_fork() {
+  for (auto& peer : peers_) {
+    peer.socket.close();
+    peer.pidfd.close();
+  }
+  for (auto& link : links_) link->socket.close();
+  doorbell_.close();
+  stop_event_.close();
+  epoll_.close();
+}
+
+void Relay::loop() {
+  std::array<epoll_event, 16> events;
+  auto& sleeps = segment_->header().relay_sleeps;
+  int64_t stop_by = 0;
+  for (;;) {
+    if (is_agent()) {
+      forward_up_rings();
+      drain_log_backlog();
+    }
+    forward_failure();
+    if (stop_by != 0 && (everything_sent() || now_ns() > stop_by)) return;
+    if (is_agent()) {
+      // Announce the sleep, then look once more: a rank that writes after this look knocks.
+      sleeps.store(1, std::memory_order_seq_cst);
+      bool work = (segment_->failed() && !failure_forwarded_) || drain_log_backlog();
+      for (uint32_t r = 0; is_remote_agent() && r < segment_->shape().local_size; ++r) work |= segment_->has_up(r);
+      if (work) {
+        sleeps.store(0, std::memory_order_relaxed);
+        continue;
+      }
+    }
+    const int n = epoll_wait(epoll_.get(), events.data(), events.size(), stop_by != 0 ? 10 : -1);
+    if (is_agent()) sleeps.store(0, std::memory_order_relaxed);
+    for (int i = 0; i < n; ++i) {
+      const uint64_t tag = events[i].data.u64;
+      const auto index = static_cast<size_t>(tag & ~kTagKind);
+      if (tag == kStopTag) {
+        eventfd_clear(stop_event_.get());
+        stop_by = now_ns() + kFlushLimitNs;
+      } else if (tag == kDoorbellTag) {
+        eventfd_clear(doorbell_.get());
+      } else if ((tag & kTagKind) == kPeerTag) {
+        on_peer_gone(index);
+      } else {
+        Link* link = links_[index].get();
+        if ((events[i].events & EPOLLOUT) != 0) flush(link);
+        if ((events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) on_link_readable(link);
+      }
+    }
+  }
+}
+
+// Peers never send anything: whatever wakes us here is the end of the process at the other end.
+void Relay::on_peer_gone(size_t index) {
+  RelayLinks::Peer& peer = peers_[index];
+  if (!peer.socket.valid()) return;
+  peer.socket.close();
+  peer.pidfd.close();
+  // The agent's peers may go once they have left; the agent goes last, so its peers must have left themselves.
+  const int32_t must_have_left = is_agent() ? peer.rank : topology_.rank;
+  const auto local = static_cast<uint32_t>(topology_.local_rank_of[must_have_left]);
+  if (segment_->block(local).left.load(std::memory_order_acquire) == 0) report_death(peer.rank);
+}
+
+void Relay::report_death(int32_t rank) {
+  segment_->post_failure(rank, labels_[rank] +
+                                   " ended unexpectedly: it was killed, crashed, or exited without leaving the "
+                                   "job. The job cannot go on; look for that rank's own last messages.");
+}
+
+bool Relay::host_has_left(int32_t host) const {
+  for (int32_t r = 0; r < topology_.size(); ++r) {
+    if (topology_.host_of[r] == host && !left_[r].load(std::memory_order_acquire)) return false;
+  }
+  return true;
+}
+
+void Relay::note_left(int32_t rank) { left_[rank].store(true, std::memory_order_release); }
+
+void Relay::on_link_closed(Link* link) {
+  {
+    const std::lock_guard<std::mutex> lock(link->mutex);
+    link->broken = true;
+    link->unsent.clear();
+  }
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link->socket.get(), nullptr);
+  const int32_t host = topology_.rank == 0 ? topology_.host_of[link->agent] : topology_.host();
+  if (!host_has_left(host)) report_death(link->agent);
+}
+
+void Relay::on_link_readable(Link* link) {
+  std::array<char, 65536> buffer;
+  bool closed = false;
+  for (;;) {
+    const ssize_t n = recv(link->socket.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (n > 0) {
+      link->received.append(buffer.data(), static_cast<size_t>(n));
+      continue;
+    }
+    if (n < 0 && errno == EINTR) continue;
+    closed = n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+    break;
+  }
+  size_t at = 0;
+  WireFrame frame;
+  while (link->received.size() - at >= sizeof frame) {
+    std::memcpy(&frame, link->received.data() + at, sizeof frame);
+    if (link->received.size() - at - sizeof frame < frame.payload_bytes) break;
+    const std::string_view payload(link->received.data() + at + sizeof frame, frame.payload_bytes);
+    on_frame(frame.rank, static_cast<Record>(frame.type), payload);
+    at += sizeof frame + frame.payload_bytes;
+  }
+  link->received.erase(0, at);
+  if (closed) on_link_closed(link);
+}
+
+void Relay::on_frame(int32_t rank, Record type, std::string_view payload) {
+  if (type == Record::kFailure) {
+    segment_->post_failure(rank, payload);
+    return;
+  }
+  if (topology_.rank == 0) {
+    {
+      const std::lock_guard<std::mutex> lock(inbox_mutex_);
+      inbox_.push_back({rank, type, std::string(payload)});
+    }
+    inbox_size_.fetch_add(1, std::memory_order_release);
+    segment_->ring(0);
+    return;
+  }
+  log_backlog_.emplace_back(type, payload);
+  drain_log_backlog();
+}
+
+bool Relay::drain_log_backlog() {
+  bool wrote = false;
+  while (!log_backlog_.empty()) {
+    const auto& [type, payload] = log_backlog_.front();
+    if (type == Record::kLeft) {
+      const auto rank = Reader(payload).value<int32_t>();
+      note_left(rank);
+      if (topology_.host_of[rank] == topology_.host()) {
+        const auto local = static_cast<uint32_t>(topology_.local_rank_of[rank]);
+        segment_->block(local).left.store(1, std::memory_order_release);
+      }
+    }
+    if (!segment_->write_log(type, payload)) break;
+    log_backlog_.pop_front();
+    wrote = true;
+  }
+  if (wrote) segment_->ring_all();
+  return wrote;
+}
+
+void Relay::forward_up_rings() {
+  if (!is_remote_agent()) return;
+  Record type;
+  std::string payload;
+  for (uint32_t local = 0; local < segment_->shape().local_size; ++local) {
+    while (segment_->read_up(local, &type, &payload)) {
+      send(links_.front().get(), ranks_here_[local], type, payload);
+    }
+  }
+}
+
+void Relay::forward_failure() {
+  if (failure_forwarded_ || !segment_->failed()) return;
+  failure_forwarded_ = true;
+  const std::string text = segment_->failure_text();
+  for (auto& link : links_) send(link.get(), segment_->failed_rank(), Record::kFailure, text);
+}
+
+bool Relay::take_inbox(InboxRecord* record) {
+  if (!has_inbox()) return false;
+  const std::lock_guard<std::mutex> lock(inbox_mutex_);
+  *record = std::move(inbox_.front());
+  inbox_.pop_front();
+  inbox_size_.fetch_sub(1, std::memory_order_release);
+  return true;
+}
+
+void Relay::send_to_hosts(Record type, std::string_view payload) {
+  for (auto& link : links_) send(link.get(), 0, type, payload);
+}
+
+void Relay::send(Link* link, int32_t rank, Record type, std::string_view payload) {
+  const WireFrame frame{static_cast<uint32_t>(payload.size()), static_cast<uint32_t>(type), rank, 0};
+  {
+    const std::lock_guard<std::mutex> lock(link->mutex);
+    if (link->broken) return;
+    Writer(&link->unsent).value(frame).bytes(payload);
+  }
+  flush(link);
+}
+
+// Sends what the socket takes; the rest goes when epoll says that it takes more.
+void Relay::flush(Link* link) {
+  const std::lock_guard<std::mutex> lock(link->mutex);
+  size_t sent = 0;
+  while (sent < link->unsent.size()) {
+    const ssize_t n = ::send(link->socket.get(), link->unsent.data() + sent, link->unsent.size() - sent,
+                             MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) break;  // full, or broken: then the reading side notices
+    sent += static_cast<size_t>(n);
+  }
+  link->unsent.erase(0, sent);
+  if (link->broken) return;
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLRDHUP | (link->unsent.empty() ? 0u : static_cast<uint32_t>(EPOLLOUT));
+  for (size_t i = 0; i < links_.size(); ++i) {
+    if (links_[i].get() == link) event.data.u64 = kLinkTag | i;
+  }
+  if (sent > 0 || !link->unsent.empty()) epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, link->socket.get(), &event);
+}
+
+bool Relay::everything_sent() {
+  for (auto& link : links_) {
+    const std::lock_guard<std::mutex> lock(link->mutex);
+    if (!link->unsent.empty()) return false;
+  }
+  return failure_forwarded_ || !segment_->failed();
+}
+
+}  // namespace sirtaki

@@ -1,0 +1,51 @@
+// How the ranks of a host keep step in the data plane: tickets, stages and slots.
+//
+// Data passes through the slots in chunks, each with a *ticket* that all ranks compute alike from the log: the
+// sequence number of the EXECUTE entry and the number of the chunk in it. A rank publishes, per stage, the last
+// ticket it has finished; peers wait for that. The log gives every rank its entries in one order, so stages only
+// grow and nobody waits for a ticket that will not come, unless a rank has failed.
+#ifndef SIRTAKI_STAGE_H_
+#define SIRTAKI_STAGE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "segment.h"
+
+namespace sirtaki {
+
+constexpr int kChunkBits = 24;
+inline uint64_t make_ticket(uint64_t sequence, uint64_t chunk) { return sequence << kChunkBits | chunk; }
+
+class StageBoard {
+ public:
+  // `spin_ns`: how long to look before sleeping in the kernel.
+  StageBoard(Segment* segment, int64_t spin_ns);
+
+  // Waits until this rank's slot for the ticket is free, which it is once all who read it have finished its
+  // last ticket; `readers` are the local ranks that will read it now. nullptr: the job has failed.
+  char* claim_slot(uint64_t ticket, const std::vector<uint32_t>& readers);
+  // Where a local rank has the data of a ticket.
+  const char* slot(uint32_t local_rank, uint64_t ticket) const;
+  char* own_slot(uint64_t ticket) const;
+
+  void publish(Stage stage, uint64_t ticket);
+  // False: the job has failed.
+  bool wait(uint32_t local_rank, Stage stage, uint64_t ticket);
+  bool wait_all(const std::vector<uint32_t>& local_ranks, Stage stage, uint64_t ticket);
+
+ private:
+  uint32_t slot_index(uint64_t ticket) const;
+
+  struct SlotUse {
+    uint64_t ticket = 0;
+    std::vector<uint32_t> readers;
+  };
+  Segment* segment_;
+  int64_t spin_ns_;
+  std::vector<SlotUse> last_use_;
+};
+
+}  // namespace sirtaki
+
+#endif  // SIRTAKI_STAGE_H_

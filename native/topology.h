@@ -1,0 +1,39 @@
+// Who is where: the ranks of a job on their hosts, and a process set split by host.
+#ifndef SIRTAKI_TOPOLOGY_H_
+#define SIRTAKI_TOPOLOGY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace sirtaki {
+
+struct Topology {
+  int32_t rank = 0;
+  std::vector<int32_t> host_of;        // by global rank; hosts are numbered by their lowest rank
+  std::vector<int32_t> local_rank_of;  // by global rank
+
+  int32_t size() const { return static_cast<int32_t>(host_of.size()); }
+  int32_t host() const { return host_of[rank]; }
+  int32_t local_rank() const { return local_rank_of[rank]; }
+};
+
+// A process set as the data plane sees it from this rank. Reductions add first the members of a host in rank
+// order, then the hosts in the order of `hosts`.
+struct SetLayout {
+  std::vector<int32_t> ranks;               // all members, ascending
+  std::vector<std::vector<int32_t>> hosts;  // members by host, hosts by their lowest member
+  size_t my_host = 0;                       // index into hosts
+  size_t my_index = 0;                      // index into hosts[my_host]
+  std::vector<uint32_t> local_ranks;        // of hosts[my_host]
+
+  size_t size() const { return ranks.size(); }
+  bool one_host() const { return hosts.size() == 1; }
+};
+
+// `ranks` ascending, this rank among them.
+SetLayout make_layout(const Topology& topology, const std::vector<int32_t>& ranks);
+
+}  // namespace sirtaki
+
+#endif  // SIRTAKI_TOPOLOGY_H_
