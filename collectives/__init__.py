@@ -9,7 +9,15 @@
 """
 
 from sirtaki import errors
-from sirtaki.functions import allgather, allreduce, allreduce_async, barrier, broadcast, grouped_allreduce
+from sirtaki.functions import (
+    allgather,
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    barrier,
+    broadcast,
+    grouped_allreduce,
+)
 from sirtaki.handles import Handle, poll, synchronize
 from sirtaki.job import (
     cross_rank,
@@ -35,6 +43,7 @@ __all__ = [
     "allgather",
     "allgather_object",
     "allreduce",
+    "allreduce_",
     "allreduce_async",
     "barrier",
     "broadcast",

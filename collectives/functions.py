@@ -62,6 +62,37 @@ def allreduce(
     return handle.result()[0]
 
 
+def allreduce_(
+    tensor: Array,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Array:
+    """Like `allreduce`, but put the result in place of the input and return it.
+
+    Saves the allocation of a result, which for large arrays costs as much as the reduction. If the job fails
+    meanwhile, the array's contents are undefined.
+
+    Raises:
+        ValueError: the array is not writable and contiguous, in this machine's byte order.
+
+    Example:
+        >>> import numpy as np, sirtaki
+        >>> sirtaki.init()
+        >>> x = np.ones(3)
+        >>> sirtaki.allreduce_(x) is x
+        True
+    """
+    if not (tensor.flags.c_contiguous and tensor.flags.writeable and tensor.dtype.isnative):
+        raise ValueError("an array that is reduced in place must be writable, contiguous, in native byte order")
+    ((_, handle),) = _allreduce(
+        [tensor], average, name, op, prescale_factor, postscale_factor, wait=True, in_place=True
+    )
+    return handle.result()[0]
+
+
 def allreduce_async(
     tensor: npt.ArrayLike,
     average: bool | None = None,
@@ -190,6 +221,7 @@ def _allreduce(
     prescale: float,
     postscale: float,
     wait: bool,
+    in_place: bool = False,
 ) -> list[tuple[list[int], Handle[list[Array]]]]:
     """Submit one request per element type; return each with the positions of its tensors."""
     engine = job.current("allreduce").engine
@@ -203,7 +235,7 @@ def _allreduce(
         positions.setdefault(array.dtype, []).append(i)
     requests = []
     for dtype, members in positions.items():
-        outputs = [np.empty_like(arrays[i]) for i in members]
+        outputs = [arrays[i] if in_place else np.empty_like(arrays[i]) for i in members]
         native = engine.submit(
             ALLREDUCE,
             [arrays[i] for i in members],

@@ -213,7 +213,7 @@ std::shared_ptr<Engine> make_engine(int32_t rank, std::vector<int32_t> host_of, 
                                     uint64_t slot_bytes, int segment_fd, int doorbell_fd,
                                     const std::vector<std::tuple<int32_t, int, int>>& peers,
                                     const std::vector<std::pair<int32_t, int>>& hosts,
-                                    std::vector<std::string> labels, const std::vector<intptr_t>& mpi) {
+                                    std::vector<std::string> labels, const std::vector<uintptr_t>& mpi) {
   EngineOptions options;
   options.topology = {rank, std::move(host_of), std::move(local_rank_of)};
   options.fusion_threshold = fusion_threshold;
@@ -234,8 +234,8 @@ std::shared_ptr<Engine> make_engine(int32_t rank, std::vector<int32_t> host_of, 
     options.mpi.isend = reinterpret_cast<decltype(options.mpi.isend)>(mpi.at(0));
     options.mpi.irecv = reinterpret_cast<decltype(options.mpi.irecv)>(mpi.at(1));
     options.mpi.test = reinterpret_cast<decltype(options.mpi.test)>(mpi.at(2));
-    options.mpi.comm = mpi.at(3);
-    options.mpi.byte_type = mpi.at(4);
+    options.mpi.comm = static_cast<intptr_t>(mpi.at(3));
+    options.mpi.byte_type = static_cast<intptr_t>(mpi.at(4));
   }
   const py::gil_scoped_release release;
   return std::make_shared<Engine>(std::move(options));
@@ -362,7 +362,7 @@ PYBIND11_MODULE(_native, m) {
            py::arg("segment_fd") = -1, py::arg("doorbell_fd") = -1,
            py::arg("peers") = std::vector<std::tuple<int32_t, int, int>>{},
            py::arg("hosts") = std::vector<std::pair<int32_t, int>>{},
-           py::arg("labels") = std::vector<std::string>{}, py::arg("mpi") = std::vector<intptr_t>{})
+           py::arg("labels") = std::vector<std::string>{}, py::arg("mpi") = std::vector<uintptr_t>{})
       .def(
           "submit",
           [](const std::shared_ptr<Engine>& engine, int32_t kind, int32_t reduce_op, int32_t dtype, int32_t root_rank,

@@ -17,6 +17,9 @@ constexpr int64_t kFirstSleepNs = 5 * 1000;
 // Long enough to leave the core to others, short against the transfer of a chunk between hosts.
 constexpr int64_t kLongestSleepNs = 200 * 1000;
 
+constexpr int kWaitsForRelay = 200;
+constexpr int64_t kWaitForRelayNs = 10 * 1000 * 1000;
+
 void sleep_ns(int64_t ns) {
   const timespec t{0, static_cast<long>(ns)};
   nanosleep(&t, nullptr);
@@ -26,6 +29,9 @@ void sleep_ns(int64_t ns) {
 
 void MpiExchange::check(int code, const char* what, int32_t rank) {
   if (code == 0) return;
+  // Mostly MPI has met a rank that died, of which the relay hears too and knows more: let it speak first.
+  for (int i = 0; i < kWaitsForRelay && !segment_->failed(); ++i) sleep_ns(kWaitForRelayNs);
+  if (segment_->failed()) return;
   segment_->post_failure(rank, std::string(what) + " rank " + std::to_string(rank) +
                                    " failed inside MPI with error code " + std::to_string(code) +
                                    ". The connection between the hosts or the rank itself may be gone.");
