@@ -156,22 +156,30 @@ void Engine::file(RequestPtr request, std::vector<RequestPtr>* refused) {
   if (signatures_.try_emplace(request->signature).second) {
     send_up(Record::kInternSignature, request->signature);
   }
-  if (!try_send_submit(&request)) unassigned_.push_back(std::move(request));
+  send_submit_or_wait(std::move(request));
 }
 
-bool Engine::try_send_submit(RequestPtr* owner) {
-  Request& request = **owner;
-  const uint32_t signature = signatures_[request.signature].number;
-  if (signature == 0) return false;
+void Engine::send_submit_or_wait(RequestPtr owner) {
+  Request& request = *owner;
+  SignatureState& signature = signatures_[request.signature];
   if (request.key == 0) {
-    request.key = names_[scoped_name(request.process_set, request.name)].number;
-    if (request.key == 0) return false;
+    NameState& name = names_[scoped_name(request.process_set, request.name)];
+    request.key = name.number;
+    if (request.key == 0) {
+      name.waiting = &request;
+      unassigned_[&request] = std::move(owner);
+      return;
+    }
+  }
+  if (signature.number == 0) {
+    signature.waiting.push_back(&request);
+    unassigned_[&request] = std::move(owner);
+    return;
   }
   const bool gathers = request.kind == SIRTAKI_ALLGATHER;
-  const SubmitRecord record{request.key, gathers ? request.tensors[0].dims[0] : 0, signature, 0};
-  in_flight_[request.key] = std::move(*owner);
+  const SubmitRecord record{request.key, gathers ? request.tensors[0].dims[0] : 0, signature.number, 0};
+  in_flight_[request.key] = std::move(owner);
   send_up(Record::kSubmit, {reinterpret_cast<const char*>(&record), sizeof record});
-  return true;
 }
 
 void Engine::send_up(Record type, std::string_view payload) {
@@ -457,13 +465,22 @@ void Engine::read_entry(Record type, const std::string& payload) {
 void Engine::on_assign(bool is_name, uint32_t number, std::string_view bytes) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<Request*> waiting;
     if (is_name) {
-      names_[std::string(bytes)].number = number;
+      NameState& name = names_[std::string(bytes)];
+      name.number = number;
+      if (name.waiting != nullptr) waiting.push_back(std::exchange(name.waiting, nullptr));
     } else {
-      signatures_[std::string(bytes)].number = number;
+      SignatureState& signature = signatures_[std::string(bytes)];
+      signature.number = number;
+      waiting.swap(signature.waiting);
     }
-    const auto sent = [this](RequestPtr& request) { return try_send_submit(&request); };
-    unassigned_.erase(std::remove_if(unassigned_.begin(), unassigned_.end(), sent), unassigned_.end());
+    for (Request* request : waiting) {
+      const auto it = unassigned_.find(request);
+      RequestPtr owner = std::move(it->second);
+      unassigned_.erase(it);
+      send_submit_or_wait(std::move(owner));
+    }
   }
   knock_sequencer();
 }
@@ -636,8 +653,10 @@ void Engine::fail_all(int32_t code, const std::string& text) {
     closed_text_ = text;
     for (auto& [key, request] : in_flight_) requests.push_back(std::move(request));
     in_flight_.clear();
-    for (RequestPtr& request : unassigned_) requests.push_back(std::move(request));
+    for (auto& [pointer, request] : unassigned_) requests.push_back(std::move(request));
     unassigned_.clear();
+    for (auto& [name, state] : names_) state.waiting = nullptr;
+    for (auto& [bytes, state] : signatures_) state.waiting.clear();
   }
   for (const RequestPtr& request : requests) {
     request->error = code;

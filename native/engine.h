@@ -135,9 +135,11 @@ class Engine {
   struct NameState {
     uint32_t number = 0;  // 0: not assigned yet
     bool in_flight = false;
+    Request* waiting = nullptr;  // for the number
   };
   struct SignatureState {
     uint32_t number = 0;
+    std::vector<Request*> waiting;
   };
 
   static RequestPtr copy_request(const sirtaki_request& request);
@@ -145,7 +147,7 @@ class Engine {
 
   // Submission (under mutex_).
   void file(RequestPtr request, std::vector<RequestPtr>* refused);
-  bool try_send_submit(RequestPtr* request);
+  void send_submit_or_wait(RequestPtr request);
   void send_up(Record type, std::string_view payload);
   bool flush_backlog();
   void knock_sequencer();
@@ -195,7 +197,7 @@ class Engine {
   std::unordered_map<std::string, NameState> names_;
   std::unordered_map<std::string, SignatureState> signatures_;
   std::unordered_map<Key, RequestPtr> in_flight_;
-  std::vector<RequestPtr> unassigned_;  // wait for the number of their name or signature
+  std::unordered_map<Request*, RequestPtr> unassigned_;  // wait for the number of their name or signature
   std::vector<std::pair<Record, std::string>> up_backlog_;
   std::atomic<bool> has_up_backlog_{false};
   uint64_t unnamed_calls_ = 0;

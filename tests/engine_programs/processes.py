@@ -1,0 +1,80 @@
+"""Children of ranks are no ranks, use before init is told, and several threads may call at once."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+
+import sirtaki
+from sirtaki.errors import NotInitializedError
+
+for function in (sirtaki.rank, sirtaki.size, sirtaki.barrier, lambda: sirtaki.allreduce(np.ones(1))):
+    try:
+        function()
+    except NotInitializedError as error:
+        assert "sirtaki.init()" in str(error)
+    else:
+        raise AssertionError("it worked without init")
+
+sirtaki.init()
+sirtaki.init()
+rank, size = sirtaki.rank(), sirtaki.size()
+
+
+def in_forked_child(queue):
+    answers = []
+    for call in (sirtaki.rank, lambda: sirtaki.allreduce(np.ones(1)), sirtaki.init):
+        try:
+            call()
+            answers.append("worked")
+        except NotInitializedError as error:
+            answers.append(str(error))
+    queue.put(answers)
+
+
+if size > 1:
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=in_forked_child, args=(queue,))
+    child.start()
+    for answer in queue.get():
+        assert "forked" in answer, answer
+    child.join()
+    assert child.exitcode == 0
+
+    program = "import sirtaki; sirtaki.init(); print(sirtaki.rank(), sirtaki.size())"
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert output.stdout.split() == ["0", "1"], output
+    assert "becomes a job of one rank" in output.stderr
+
+failures = []
+
+
+def many(thread):
+    try:
+        for i in range(100):
+            x = sirtaki.allreduce(np.full(10, float(thread)), name=f"thread {thread} call {i}", op=sirtaki.Sum)
+            assert (x == thread * size).all()
+    except BaseException as error:
+        failures.append(error)
+
+
+threads = [threading.Thread(target=many, args=(t,)) for t in range(4)]
+for t in threads:
+    t.start()
+for t in threads:
+    t.join()
+assert not failures, failures
+
+# Records past the capacity of the rings to rank 0, which does not read while it computes.
+if rank != 0:
+    handles = [sirtaki.allreduce_async(np.ones(1), name="n" * 1000 + str(i)) for i in range(1500)]
+sirtaki.barrier("all submitted but rank 0")
+if rank == 0:
+    handles = [sirtaki.allreduce_async(np.ones(1), name="n" * 1000 + str(i)) for i in range(1500)]
+for handle in handles:
+    assert handle.result()[0] == 1
+assert os.environ["SIRTAKI_RANK_PID"] == str(os.getpid())
