@@ -28,7 +28,7 @@ bool Allreduce::run(uint64_t sequence, const SetLayout& layout, const Kernels& k
   size_t total = 0;
   for (const Piece& piece : pieces) total += piece.bytes;
   const size_t local = layout.local_ranks.size();
-  const bool small = layout.one_host() && total * local <= kSmallBytesTimesRanks;
+  const bool small = layout.one_host() && total <= slot_bytes_ && total * local <= kSmallBytesTimesRanks;
   size_t channels = local;
   for (const auto& host : layout.hosts) channels = std::min(channels, host.size());
   if (!layout.one_host() && total <= kOneChannelBytes) channels = 1;
