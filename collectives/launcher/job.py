@@ -42,6 +42,8 @@ _MAX_UNWRITTEN = 1024 * 1024
 # mpiexec ends when all anchors have; one that does not is ended. After a failure there is less patience.
 _MPIEXEC_SECONDS = 10.0
 _MPIEXEC_SECONDS_AFTER_FAILURE = 1.0
+# Supervisors that have reported end at once, unless their host is lost.
+_RELEASE_SECONDS = 1.0
 
 
 class _Peer:
@@ -277,9 +279,13 @@ class Job:
                 self._drop(peer)
 
     def _release_supervisors(self) -> None:
+        """Tells the supervisors that the job is over and waits until those that have reported are gone."""
         for peer in [*self._finished, *self._running.values()]:
             try:
                 peer.connection.sendall(pack(Kind.BYE))
+                peer.connection.settimeout(_RELEASE_SECONDS)
+                while peer.rank not in self._running and peer.connection.recv(_CHUNK):
+                    pass
             except OSError:
                 pass
             peer.connection.close()
