@@ -4,6 +4,7 @@ Nothing but a C++17 compiler and pybind11 is needed here: MPI and TensorFlow are
 (through function pointers), so one build serves all of their versions.
 """
 
+import os
 from glob import glob
 
 from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
@@ -14,7 +15,18 @@ ParallelCompile("SIRTAKI_BUILD_JOBS").install()
 
 # No contraction to FMA: every rank must get the same bits from the same inputs, whatever the compiler
 # finds to fuse on its machine.
-COMPILE_FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"]
+COMPILE_FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-ffp-contract=off",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-pthread",
+]
+# For the project's own checks. A user's newer compiler may know warnings that ours does not.
+if os.environ.get("SIRTAKI_WERROR") == "1":
+    COMPILE_FLAGS.append("-Werror")
 
 setup(
     package_dir={
@@ -36,7 +48,7 @@ setup(
         Extension(
             "sirtaki.tensorflow._ops",
             sorted(glob("native/tensorflow/*.cc")),
-            depends=sorted(glob("native/tensorflow/*.h")) + ["native/engine_abi.h"],
+            depends=[*sorted(glob("native/tensorflow/*.h")), "native/engine_abi.h"],
             include_dirs=["native"],
             extra_compile_args=COMPILE_FLAGS,
             extra_link_args=["-pthread", "-ldl"],

@@ -1,0 +1,88 @@
+# Everything a newcomer or CI needs: `make help`. All is installed into .venv, nothing outside.
+#
+# Stamps in .venv say what has been installed, so that a second `make test` starts at once. Installing is
+# two steps: the project itself, again whenever its native sources change, and the packages of an extra,
+# for which the project need not be built again.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+NATIVE := $(wildcard native/*.cc native/*.h native/*/*.cc native/*/*.h)
+TYPECHECK := build/typecheck
+PYTEST_ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test lint format clean
+
+help:
+	@echo "make demo     install into .venv and train a small Keras model on two ranks"
+	echo "make test     install what the tests need and run them; PYTEST_ARGS='-k launcher' for some"
+	echo "make lint     check format, style, types and the native code's format"
+	echo "make format   rewrite the sources in the project's format"
+	echo "make clean    remove .venv and everything built"
+
+demo: $(STAMPS)/demo
+	@$(BIN)/sirtakirun -np 2 $(BIN)/python examples/keras_digits.py
+
+test: $(STAMPS)/test
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMPS)/lint $(STAMPS)/project
+	@$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	# The import names exist in installed trees only; mypy gets a tree of links that looks like one.
+	rm -rf $(TYPECHECK) && mkdir -p $(TYPECHECK)/sirtaki
+	ln -s $(CURDIR)/collectives/* $(TYPECHECK)/sirtaki/
+	ln -s $(CURDIR)/tf_bindings $(TYPECHECK)/sirtaki/tensorflow
+	ln -s $(CURDIR)/benchmarks $(TYPECHECK)/sirtaki/benchmarks
+	MYPYPATH=$(TYPECHECK) $(BIN)/mypy -p sirtaki | sed -e 's#$(TYPECHECK)/sirtaki/tensorflow/#tf_bindings/#' \
+	    -e 's#$(TYPECHECK)/sirtaki/benchmarks/#benchmarks/#' -e 's#$(TYPECHECK)/sirtaki/#collectives/#'
+	$(BIN)/clang-format --dry-run -Werror $(NATIVE)
+
+format: $(STAMPS)/lint
+	@$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(NATIVE)
+
+clean:
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -f collectives/*.so tf_bindings/*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMPS)/venv:
+	@command -v $(PYTHON) > /dev/null || { echo "$(PYTHON) is missing (Debian: apt install python3)." >&2; exit 1; }
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	    { echo "$(PYTHON) is too old: Python 3.10 or later is needed; name one with PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -c 'import venv, ensurepip' 2> /dev/null || \
+	    { echo "Python's venv module is missing (Debian: apt install python3-venv)." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	# Debian's pip is older than the metadata of some packages.
+	$(BIN)/pip install --quiet --upgrade pip
+	mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/project: $(STAMPS)/venv setup.py pyproject.toml $(NATIVE)
+	@command -v $${CXX:-g++} > /dev/null || { echo "A C++17 compiler is missing (Debian: apt install g++)." >&2; exit 1; }
+	$(BIN)/python -c 'import os, sysconfig; open(os.path.join(sysconfig.get_path("include"), "Python.h"))' 2> /dev/null || \
+	    { echo "Python's header files are missing (Debian: apt install python3-dev)." >&2; exit 1; }
+	# setuptools warns at length about every editable installation.
+	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --editable .
+	touch $@
+
+# The project is installed already, so pip adds only what the extras name.
+$(STAMPS)/demo: $(STAMPS)/project
+	@$(BIN)/pip install --quiet 'sirtaki[tensorflow,mpi,examples]'
+	touch $@
+
+$(STAMPS)/test: $(STAMPS)/project
+	@$(BIN)/pip install --quiet 'sirtaki[tensorflow,mpi,examples,test]'
+	touch $@
+
+$(STAMPS)/lint: $(STAMPS)/project
+	@$(BIN)/pip install --quiet 'sirtaki[mpi,lint]'
+	touch $@
