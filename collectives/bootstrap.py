@@ -70,6 +70,7 @@ def connect(settings: Settings) -> tuple[Topology, _native.Engine]:
     """
     world = World()
     everybody: list[Introduction] = world.allgather(_introduce(world.rank, settings))
+    world.unlink_shared_memory()
     check_agreement(everybody)
     topology = group_by_host(world.rank, [i.host_key for i in everybody])
     if topology.num_hosts > 1 and not world.has_multiple_threads():

@@ -6,6 +6,7 @@ and handles pass as integers.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import time
@@ -75,6 +76,19 @@ class World:
             pause = min(2 * pause, 0.02)
         gathered: list[Any] = _communicator.allgather(value)
         return gathered
+
+    def unlink_shared_memory(self) -> None:
+        """Remove the names of MPICH's shared memory, which all ranks of this host have opened by now.
+
+        MPICH removes them in MPI_Finalize, which a failed job never reaches: each would leave a file behind
+        in /dev/shm. Memory without a name goes with its last process. Call it after the first `allgather`.
+        """
+        with open("/proc/self/maps") as maps:
+            mapped = {line.split(maxsplit=5)[5].strip() for line in maps if "/dev/shm/mpich_shm_" in line}
+        for path in mapped:
+            if not path.endswith("(deleted)"):
+                with contextlib.suppress(FileNotFoundError):  # another rank was faster
+                    os.unlink(path)
 
     def has_multiple_threads(self) -> bool:
         """Whether any thread may call MPI at any time."""

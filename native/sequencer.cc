@@ -167,12 +167,14 @@ void Sequencer::leave(int32_t rank) {
 void Sequencer::fail_for_left(Key key, const Pending& pending) {
   const std::vector<int32_t>& ranks = members(pending.process_set);
   std::string who;
+  int num_gone = 0;
   for (int32_t r : ranks) {
-    if (left_[r]) who += (who.empty() ? "" : ", ") + std::to_string(r);
+    if (left_[r]) who += (num_gone++ == 0 ? "" : ", ") + std::to_string(r);
   }
-  const std::string text = "'" + describe(key) + "' cannot be completed: rank " + who +
-                           " has shut down and takes part in nothing any more. Make sure that all ranks call "
-                           "the same collectives the same number of times.";
+  const std::string text = "'" + describe(key) + "' cannot be completed: " +
+                           (num_gone == 1 ? "rank " + who + " has" : "ranks " + who + " have") +
+                           " shut down and take part in nothing any more. Make sure that all ranks call the same "
+                           "collectives the same number of times.";
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (pending.signatures[i] != 0) post_error(key, ranks[i], SIRTAKI_RANK_LEFT, text);
   }
