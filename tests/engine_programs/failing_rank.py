@@ -17,7 +17,6 @@ how, victim, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 sirtaki.init()
 rank = sirtaki.rank()
 big = np.ones(30_000_000, np.float32)
-sirtaki.allreduce_(big)
 
 
 def fail():
@@ -30,12 +29,13 @@ def fail():
     sys.exit(0)
 
 
-if rank == victim and when == "computing":
-    fail()
-if rank == victim:
-    # The other thread runs while this one is inside the engine.
-    threading.Thread(target=fail).start()
 try:
+    sirtaki.allreduce_(big)
+    if rank == victim and when == "computing":
+        fail()
+    if rank == victim:
+        # The other thread runs while this one is inside the engine.
+        threading.Thread(target=fail).start()
     while True:
         sirtaki.allreduce_(big)
 except sirtaki.errors.RanksFailedError as error:
