@@ -180,6 +180,29 @@ def test_background_processes_end_with_their_rank() -> None:
     assert result.stdout(0) == result.stdout(1) == "bye\n"
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_killed_rank_leaves_nothing_of_mpi(number: signal.Signals) -> None:
+    # The fixture `nothing_left_behind` would find it.
+    pytest.importorskip("mpi4py")
+    body = f"""
+from mpi4py import MPI
+MPI.COMM_WORLD.Barrier()
+if rank == 1: os.kill(os.getpid(), {int(number)})
+signal.pause()
+"""
+    options = ["--grace-period", "0"]
+    result = run_ranks(2, PREAMBLE + body, expect_failure=True, launcher_options=options)
+    assert result.returncode == 128 + number
+
+
+def test_mpi_abort_ends_the_job_with_its_code() -> None:
+    pytest.importorskip("mpi4py")
+    body = "from mpi4py import MPI\nMPI.COMM_WORLD.Abort(3) if rank == 1 else signal.pause()"
+    options = ["--grace-period", "0"]
+    result = run_ranks(2, PREAMBLE + body, expect_failure=True, launcher_options=options)
+    assert result.returncode == 3
+
+
 def test_closed_output_ends_the_job() -> None:
     with RunningJob(["-np", "2", *python("while True: print('y' * 1000)")]) as job:
         job.read_until("y")

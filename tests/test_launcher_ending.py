@@ -67,6 +67,15 @@ def test_aborted_job_does_not_extend_what_was_planned() -> None:
     assert play(ending) == [(105.0, TERM), (107.0, KILL)]
 
 
+def test_mpi_may_give_up_when_all_signals_have_been_sent() -> None:
+    ending = Ending(0.0)
+    ending.on_failure(100.0)
+    assert ending.due(102.0) == [TERM, KILL]
+    ending.on_mpi_gave_up(102.0)
+    assert play(ending) == []
+    assert ending.abandoned
+
+
 def test_first_failure_is_the_first_that_nobody_asked_for() -> None:
     ended = RankEnd(0, "a", Exit(signal=TERM, asked=True))
     good = RankEnd(1, "a", Exit(code=0))

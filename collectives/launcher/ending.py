@@ -48,8 +48,9 @@ class Ending:
         """MPI has ended the ranks' anchors. A rank in MPI_Abort waits to be killed: be quicker than usual."""
         self.on_failure(now)
         start = now + min(self._grace_period, TERM_SECONDS)
-        if not self.interrupt and self._steps and self._steps[0][0] > start:
-            self._plan(start, *(number for _time, number in self._steps if number))
+        numbers = [number for _time, number in self._steps if number]
+        if numbers and not self.interrupt and self._steps[0][0] > start:
+            self._plan(start, *numbers)
 
     def on_signal(self, number: int, now: float) -> None:
         """The launcher was told to end. The first signal is passed on, a second one kills."""

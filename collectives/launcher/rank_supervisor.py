@@ -1,7 +1,8 @@
 """Runs the command of one rank and stands between it and the launcher. One per rank, on the rank's host.
 
 Guarantees:
-  * The command's process group does not outlive the command, nor the launcher, nor this process.
+  * The command's process group does not outlive the command, nor the launcher, nor this process; nor do
+    MPI's files in shared memory.
   * Everything that the command wrote before it ended reaches the launcher before the report of its end.
   * The anchor, which is the process that ``mpiexec`` knows, lives until the launcher says that the job is
     over. MPI implementations end all ranks when one of them ends badly; so none ever does.
@@ -24,6 +25,7 @@ import time
 
 from .process_control import die_with_parent, signal_group, signals_as_bytes
 from .protocol import RENDEZVOUS_VARIABLE, Decoder, Exit, Hello, Kind, Rendezvous, Start, pack, pack_object
+from .shared_memory import remove_orphans
 
 # In this order: Open MPI's daemon may itself run under a PMIx server, the first name is its own.
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
@@ -258,10 +260,9 @@ def _connect(rendezvous: Rendezvous) -> socket.socket:
     )
 
 
-def _supervise() -> int:
-    rendezvous = Rendezvous(**json.loads(os.environ.pop(RENDEZVOUS_VARIABLE)))
-    connection = _connect(rendezvous)
-    connection.sendall(pack_object(Kind.HELLO, Hello(rendezvous.token, _rank(), socket.gethostname())))
+def _supervise(connection: socket.socket, token: str) -> int:
+    began = time.time()
+    connection.sendall(pack_object(Kind.HELLO, Hello(token, _rank(), socket.gethostname())))
     decoder = Decoder()
     messages: list[tuple[Kind, bytes]] = []
     while not messages:
@@ -273,6 +274,7 @@ def _supervise() -> int:
     # BYE instead of START: the job has failed before this rank came.
     if kind is Kind.START:
         Supervisor(connection, decoder, Start(**json.loads(payload))).run(others)
+        remove_orphans(began)
     return 0
 
 
@@ -286,6 +288,9 @@ def _anchor(supervisor: int) -> int:
 
 def main() -> int:
     """Splits into the anchor and the supervisor; returns the exit code of whichever this process is."""
+    rendezvous = Rendezvous(**json.loads(os.environ.pop(RENDEZVOUS_VARIABLE)))
+    # Before the split: the launcher sees the connection close when both are gone, and can wait for that.
+    connection = _connect(rendezvous)
     anchor = os.getpid()
     # Blocked until the supervisor has its handlers: the default action would end it unheard.
     signal.pthread_sigmask(signal.SIG_BLOCK, {_ANCHOR_DIED})
@@ -295,7 +300,7 @@ def main() -> int:
     # A session of its own: what mpiexec sends to the anchor's group does not hit the supervisor.
     os.setsid()
     die_with_parent(anchor, _ANCHOR_DIED)
-    return _supervise()
+    return _supervise(connection, rendezvous.token)
 
 
 if __name__ == "__main__":
