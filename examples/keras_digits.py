@@ -14,10 +14,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 import numpy as np
+import sirtaki.tensorflow as hvd
 import tensorflow as tf
 from sklearn.datasets import load_digits
-
-import sirtaki.tensorflow as hvd
 
 GLOBAL_BATCH = 64
 EPOCHS = 20

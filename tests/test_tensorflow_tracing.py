@@ -6,7 +6,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-import sirtaki.tensorflow as hvd
+import sirtaki.tensorflow as hvd  # noqa: E402
 
 
 def tensor_names(function: tf.types.experimental.PolymorphicFunction, *args: object) -> list[str]:
@@ -83,7 +83,7 @@ def test_gradients_are_named_by_position() -> None:
         with tf.GradientTape(persistent=True) as tape:
             loss = x * variables[0] + tf.reduce_sum(variables[1])
         tape = hvd.DistributedGradientTape(tape)
-        return tape.gradient(loss, variables) + [tape.gradient(loss, variables[0])]
+        return [*tape.gradient(loss, variables), tape.gradient(loss, variables[0])]
 
     assert tensor_names(step, SCALAR) == [
         "DistributedGradientTape#1.gradient.0",
@@ -102,7 +102,9 @@ def test_reductions_keep_static_shapes(shape: list[int | None] | None) -> None:
     step.get_concrete_function()
 
 
-@pytest.mark.parametrize(("shape", "gathered"), [([3, 2], [None, 2]), ([None, None], [None, None]), (None, None)])
+@pytest.mark.parametrize(
+    ("shape", "gathered"), [([3, 2], [None, 2]), ([None, None], [None, None]), (None, None)]
+)
 def test_allgather_knows_all_but_the_number_of_rows(
     shape: list[int | None] | None, gathered: list[int | None] | None
 ) -> None:

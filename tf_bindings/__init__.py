@@ -28,8 +28,9 @@ from sirtaki import (
     size,
 )
 from sirtaki import init as _init
-from sirtaki.tensorflow import _library, gradients  # noqa: F401  (the ops and their gradients register here)
-from sirtaki.tensorflow import callbacks, diagnostics, guard
+
+# The gradients are imported for their registration.
+from sirtaki.tensorflow import callbacks, diagnostics, gradients, guard  # noqa: F401
 from sirtaki.tensorflow.guard import UnreducedGradientsWarning
 from sirtaki.tensorflow.ops import allgather, allreduce, broadcast, grouped_allreduce
 from sirtaki.tensorflow.optimizer import DistributedOptimizer

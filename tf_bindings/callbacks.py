@@ -9,7 +9,6 @@ import math
 from typing import Any
 
 import keras
-
 import sirtaki
 from sirtaki.errors import MismatchError
 from sirtaki.tensorflow import guard

@@ -40,7 +40,7 @@ class Counters:
 
 class _RawCounters(ctypes.Structure):
     # In step with sirtaki_ops_counters in native/tensorflow/engine_link.h.
-    _fields_ = [(field, ctypes.c_int64) for field in Counters.__dataclass_fields__]  # noqa: RUF012
+    _fields_ = [(field, ctypes.c_int64) for field in Counters.__dataclass_fields__]
 
 
 def counters() -> Counters:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-import tensorflow as tf
-
 import sirtaki
+import tensorflow as tf
 from sirtaki.tensorflow import names, ops
 
 

@@ -12,7 +12,6 @@ import warnings
 from typing import Any
 
 import keras
-
 import sirtaki
 from sirtaki.errors import UnreducedGradientsError
 from sirtaki.tensorflow import diagnostics
@@ -47,8 +46,8 @@ def problem_before_training(model: Any) -> str | None:
     if not applies() or optimizer is None or trains_its_own_way(model) or reduces_gradients(optimizer):
         return None
     return (
-        f"the optimizer {optimizer.name!r} of the model {model.name!r} does not reduce gradients, so each of the "
-        f"{sirtaki.size()} ranks would train a model of its own. {_REMEDY}"
+        f"the optimizer {optimizer.name!r} of the model {model.name!r} does not reduce gradients, so each of "
+        f"the {sirtaki.size()} ranks would train a model of its own. {_REMEDY}"
     )
 
 
@@ -72,8 +71,8 @@ class ReductionWatch:
             return None
         return (
             f"the training steps of the model {model.name!r} have reduced no gradient, so each of the "
-            f"{sirtaki.size()} ranks trains a model of its own. Use DistributedGradientTape in its train_step, or: "
-            f"{_REMEDY}"
+            f"{sirtaki.size()} ranks trains a model of its own. Use DistributedGradientTape in its "
+            f"train_step, or: {_REMEDY}"
         )
 
     @staticmethod

@@ -28,7 +28,7 @@ from tensorflow.python.eager import record
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 
-_BRANCHES: tuple[tuple[type, str], ...] = (
+_BRANCHES: tuple[tuple[Any, str], ...] = (
     (control_flow.CondBranchFuncGraph, "cond_branch"),
     (control_flow.WhileCondFuncGraph, "while_condition"),
     (control_flow.WhileBodyFuncGraph, "while_body"),

@@ -16,13 +16,12 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-from tensorflow.python.framework import ops as tf_ops
-from tensorflow.python.ops import control_flow_util
-
 import sirtaki
+import tensorflow as tf
 from sirtaki.tensorflow import names
 from sirtaki.tensorflow._library import raw_ops
+from tensorflow.python.framework import ops as tf_ops
+from tensorflow.python.ops import control_flow_util
 
 # A NumPy array, a Keras or TensorFlow variable, or anything else that `tf.convert_to_tensor` takes.
 TensorLike = Any
@@ -202,7 +201,9 @@ def _resolve_op(function: str, op: int | None, average: bool | None) -> int:
 
 
 def _convert(function: str, value: TensorLike, types: tuple[tf.DType, ...], name: str | None) -> tf.Tensor:
-    if not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(tf_ops.get_default_graph()):
+    if not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(
+        tf_ops.get_default_graph()
+    ):
         raise NotImplementedError(
             f"sirtaki.tensorflow.{function} cannot be compiled by XLA yet: compile the model with "
             "jit_compile=False, or take jit_compile=True off the tf.function that calls it"
@@ -211,7 +212,7 @@ def _convert(function: str, value: TensorLike, types: tuple[tf.DType, ...], name
     if tensor.dtype not in types:
         known = ", ".join(dtype.name for dtype in types)
         raise TypeError(
-            f"{function} of {name or 'an unnamed tensor'}: type {tensor.dtype.name} is not among those it can "
-            f"take ({known}); cast the tensor first"
+            f"{function} of {name or 'an unnamed tensor'}: type {tensor.dtype.name} is not among those it "
+            f"can take ({known}); cast the tensor first"
         )
     return tensor

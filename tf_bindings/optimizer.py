@@ -16,7 +16,6 @@ from contextvars import ContextVar
 from typing import Any
 
 import keras
-
 import sirtaki
 from sirtaki.tensorflow.reduction import GradientReduction
 
@@ -68,8 +67,8 @@ def DistributedOptimizer(
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
-            f"DistributedOptimizer works with Keras on TensorFlow, and Keras runs on {keras.backend.backend()}; "
-            "set KERAS_BACKEND=tensorflow"
+            f"DistributedOptimizer works with Keras on TensorFlow, and Keras runs on "
+            f"{keras.backend.backend()}; set KERAS_BACKEND=tensorflow"
         )
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
@@ -114,17 +113,21 @@ def reduce_for(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any] | 
     return reduction(grads, variables)
 
 
-@functools.cache
-def _distributed_class(original: type) -> type:
+_distributed_classes: dict[type[Any], type[Any]] = {}
+
+
+def _distributed_class(original: type[Any]) -> type[Any]:
     """A subclass that reduces. Instances show the original as their `__class__`.
 
     Keras writes `obj.__class__` into saved models, compares it, and makes copies through it.
     """
-    return type(
-        f"Distributed{original.__name__}",
-        (_Reducing, original),
-        {"__class__": property(lambda _: original), "__module__": __name__, "__doc__": original.__doc__},
-    )
+    if original not in _distributed_classes:
+        _distributed_classes[original] = type(
+            f"Distributed{original.__name__}",
+            (_Reducing, original),
+            {"__class__": property(lambda _: original), "__module__": __name__, "__doc__": original.__doc__},
+        )
+    return _distributed_classes[original]
 
 
 def _inner(optimizer: Any) -> list[Any]:
@@ -164,8 +167,8 @@ def _move_reduction_before_finite_check() -> None:
             return original(self, grads, trainable_variables)
         if not isinstance(self.inner_optimizer, _Reducing):
             raise ValueError(
-                "inside a LossScaleOptimizer, wrap the MultiOptimizer in DistributedOptimizer and not its parts: "
-                "whether to skip a step is decided from all gradients, after they are reduced"
+                "inside a LossScaleOptimizer, wrap the MultiOptimizer in DistributedOptimizer and not its "
+                "parts: whether to skip a step is decided from all gradients, after they are reduced"
             )
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-
 from sirtaki.tensorflow import names, ops
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
-
 import sirtaki
+import tensorflow as tf
 from sirtaki.tensorflow import names
 from sirtaki.tensorflow.reduction import GradientReduction
 
@@ -41,9 +40,13 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         if not isinstance(gradtape, tf.GradientTape):
             raise TypeError(f"DistributedGradientTape needs a tf.GradientTape and got {gradtape!r}")
         if isinstance(gradtape, DistributedGradientTape):
-            raise ValueError("this tape is distributed already: a second wrapper would reduce gradients twice")
+            raise ValueError(
+                "this tape is distributed already: a second wrapper would reduce gradients twice"
+            )
         if op not in (None, sirtaki.Average, sirtaki.Sum):
-            raise ValueError(f"DistributedGradientTape: op is {op!r}; it must be sirtaki.Average or sirtaki.Sum")
+            raise ValueError(
+                f"DistributedGradientTape: op is {op!r}; it must be sirtaki.Average or sirtaki.Sum"
+            )
         # One recording under two names: entering, watching or stopping either is seen by both.
         self.__dict__ = gradtape.__dict__
         self._sirtaki_op = sirtaki.Average if op is None else int(op)

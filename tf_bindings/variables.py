@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import tensorflow as tf
-
 import sirtaki
+import tensorflow as tf
 from sirtaki.errors import MismatchError
 from sirtaki.tensorflow import names, ops
 
@@ -42,20 +41,25 @@ def _native(variable: Any) -> tf.Variable:
 
 
 def _check_agreement(variables: list[tf.Variable], root_rank: int) -> None:
-    """Compares descriptions first: with one variable more on one rank, broadcasts would meet wrong partners."""
+    """Compares descriptions first: with a variable more on one rank, broadcasts would meet wrong partners."""
     described = [(variable.name, tuple(variable.shape), variable.dtype.name) for variable in variables]
     by_rank = sirtaki.allgather_object(described, name="broadcast_variables.descriptions")
     expected = by_rank[root_rank]
+    remedy = "every rank must pass the same variables in the same order"
     for rank, found in enumerate(by_rank):
         if len(found) != len(expected):
             raise MismatchError(
-                f"broadcast_variables: rank {rank} has {len(found)} variables and the root, rank {root_rank}, has "
-                f"{len(expected)}; every rank must pass the same variables in the same order"
+                f"broadcast_variables: rank {rank} has {len(found)} variables and the root, rank {root_rank}, "
+                f"has {len(expected)}: {remedy}"
             )
-        for position, (its, roots) in enumerate(zip(found, expected, strict=True)):
-            if its[1:] != roots[1:]:
+        for position, (own, roots) in enumerate(zip(found, expected, strict=True)):
+            if own[1:] != roots[1:]:
                 raise MismatchError(
-                    f"broadcast_variables: variable {position} is {its[0]} of shape {its[1]} and type {its[2]} on "
-                    f"rank {rank}, and {roots[0]} of shape {roots[1]} and type {roots[2]} on the root, rank "
-                    f"{root_rank}; every rank must pass the same variables in the same order"
+                    f"broadcast_variables: variable {position} is {_describe(own)} on rank {rank}, and "
+                    f"{_describe(roots)} on the root, rank {root_rank}: {remedy}"
                 )
+
+
+def _describe(variable: tuple[str, tuple[int, ...], str]) -> str:
+    name, shape, dtype = variable
+    return f"{name} of shape {shape} and type {dtype}"

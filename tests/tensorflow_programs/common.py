@@ -8,9 +8,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 import hashlib
 
 import numpy as np
-import tensorflow as tf
-
 import sirtaki.tensorflow as hvd
+import tensorflow as tf
 
 # Several ranks share two cores in the tests. One thread computes; the others let ops be in flight.
 tf.config.threading.set_intra_op_parallelism_threads(1)

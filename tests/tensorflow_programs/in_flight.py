@@ -7,9 +7,8 @@ order, one of the two would never end.
 
 import common  # noqa: F401
 import numpy as np
-import tensorflow as tf
-
 import sirtaki.tensorflow as hvd
+import tensorflow as tf
 
 RANK, SIZE = hvd.rank(), hvd.size()
 COUNT = 24

@@ -7,10 +7,9 @@ import warnings
 import common
 import keras
 import numpy as np
+import sirtaki.tensorflow as hvd
 import tensorflow as tf
 from common import assert_raises, assert_same_on_all_ranks, digest
-
-import sirtaki.tensorflow as hvd
 
 RANK, SIZE = hvd.rank(), hvd.size()
 SCRATCH = sys.argv[1]

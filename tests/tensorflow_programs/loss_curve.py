@@ -6,7 +6,6 @@ import sys
 import common
 import keras
 import numpy as np
-
 import sirtaki.tensorflow as hvd
 
 STEPS, GLOBAL_BATCH = 50, 24

@@ -1,4 +1,4 @@
-"""Trains deterministically and writes a hash of the weights after each step: python repeatable.py OUTPUT_FILE."""
+"""Trains deterministically, writes a hash of the weights per step: python repeatable.py OUTPUT_FILE."""
 
 import json
 import sys
@@ -6,9 +6,8 @@ import sys
 import common
 import keras
 import numpy as np
-import tensorflow as tf
-
 import sirtaki.tensorflow as hvd
+import tensorflow as tf
 
 STEPS = 12
 tf.config.experimental.enable_op_determinism()
