@@ -9,8 +9,6 @@ Use it as Horovod users do:
 
 from __future__ import annotations
 
-from typing import Any
-
 from sirtaki import (
     Average,
     Sum,
@@ -66,17 +64,14 @@ __all__ = [
 ]
 
 
-def init(comm: Any = None) -> None:
+def init() -> None:
     """Joins this process to the job, as `sirtaki.init` does, and watches over Keras.
 
     From here on `keras.Model.fit` warns if the job has several ranks and gradients are not reduced.
-
-    Args:
-        comm: an mpi4py communicator; None for all ranks that the launcher started.
 
     Example:
         >>> hvd.init()
         >>> print(f"rank {hvd.rank()} of {hvd.size()}")
     """
-    _init(comm)
+    _init()
     guard.watch_fit()

@@ -7,23 +7,21 @@ rank would train a model of its own without a word. Our callbacks raise then; wi
 from __future__ import annotations
 
 import functools
-import os
 import warnings
 from typing import Any
 
 import keras
 import sirtaki
+from sirtaki.config import Settings
 from sirtaki.errors import UnreducedGradientsError
 from sirtaki.tensorflow import diagnostics
 from sirtaki.tensorflow.optimizer import reduces_gradients
-
-ALLOW_SETTING = "SIRTAKI_ALLOW_UNWRAPPED_OPTIMIZER"
 
 _REMEDY = (
     "Wrap the optimizer before compile(): "
     "model.compile(optimizer=sirtaki.tensorflow.DistributedOptimizer(optimizer), ...); after load_model, "
     "clone_model or a second compile, wrap it again. If every rank is meant to train a model of its own, set "
-    f"{ALLOW_SETTING}=1."
+    "SIRTAKI_ALLOW_UNWRAPPED_OPTIMIZER=1."
 )
 
 
@@ -33,7 +31,9 @@ class UnreducedGradientsWarning(RuntimeWarning):
 
 def applies() -> bool:
     """Whether unreduced gradients are a mistake in this job."""
-    return sirtaki.is_initialized() and sirtaki.size() > 1 and os.environ.get(ALLOW_SETTING, "0") in ("", "0")
+    if not sirtaki.is_initialized() or sirtaki.size() == 1:
+        return False
+    return not Settings.from_environment().allow_unwrapped_optimizer
 
 
 def problem_before_training(model: Any) -> str | None:

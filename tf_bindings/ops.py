@@ -194,7 +194,7 @@ def _resolve_op(function: str, op: int | None, average: bool | None) -> int:
     if op is not None and average is not None:
         raise ValueError(f"{function}: give either op or the old argument average, not both")
     if op is None:
-        return sirtaki.Sum if average is False else sirtaki.Average
+        return int(sirtaki.Sum if average is False else sirtaki.Average)
     if op not in (sirtaki.Average, sirtaki.Sum):
         raise ValueError(f"{function}: op is {op!r}; it must be sirtaki.Average or sirtaki.Sum")
     return int(op)

@@ -85,7 +85,7 @@ def DistributedOptimizer(
     _move_reduction_before_finite_check()
     reduction = GradientReduction(
         name=f"DistributedOptimizer.{name or next(_counter)}",
-        op=sirtaki.Average if op is None else int(op),
+        op=int(sirtaki.Average if op is None else op),
         sparse_as_dense=sparse_as_dense,
     )
     # Past Keras's and TensorFlow's __setattr__, which would track the attribute as state to save.

@@ -49,7 +49,7 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
             )
         # One recording under two names: entering, watching or stopping either is seen by both.
         self.__dict__ = gradtape.__dict__
-        self._sirtaki_op = sirtaki.Average if op is None else int(op)
+        self._sirtaki_op = int(sirtaki.Average if op is None else op)
         self._sirtaki_sparse_as_dense = sparse_as_dense
 
     def gradient(

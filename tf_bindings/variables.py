@@ -49,8 +49,8 @@ def _check_agreement(variables: list[tf.Variable], root_rank: int) -> None:
     for rank, found in enumerate(by_rank):
         if len(found) != len(expected):
             raise MismatchError(
-                f"broadcast_variables: rank {rank} has {len(found)} variables and the root, rank {root_rank}, "
-                f"has {len(expected)}: {remedy}"
+                f"broadcast_variables: rank {rank} has {len(found)} variables and rank {root_rank}, the "
+                f"root, has {len(expected)}: {remedy}"
             )
         for position, (own, roots) in enumerate(zip(found, expected, strict=True)):
             if own[1:] != roots[1:]:
