@@ -27,6 +27,16 @@ def test_reductions_are_in_flight_together_and_in_place(ranks: int) -> None:
     run(ranks, "in_flight.py")
 
 
+def test_a_rank_that_left_is_an_aborted_error() -> None:
+    run(2, "lost_rank.py", "left")
+
+
+def test_a_rank_that_died_is_an_aborted_error() -> None:
+    result = run_ranks(3, PROGRAMS / "lost_rank.py", args=["killed"], timeout=TIMEOUT, expect_failure=True)
+    for rank in (0, 2):
+        assert f"rank {rank} heard: " in result.stdout(rank), result.output
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_keras_training(ranks: int, tmp_path: Path) -> None:
     run(ranks, "keras_training.py", tmp_path)

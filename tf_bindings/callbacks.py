@@ -20,7 +20,7 @@ _SEED_STEP = 0x9E3779B9
 _SEED_LIMIT = 2**31  # Keras hands seeds to TensorFlow as int32
 
 
-class _GuardedCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class _GuardedCallback(keras.callbacks.Callback):
     """Raises where gradients are not reduced.
 
     It looks at the beginnings of batches: Keras would give up its asynchronous handling of logs for a

@@ -32,13 +32,11 @@ def _reduction(op: Any) -> dict[str, Any]:
     }
 
 
-@tf.RegisterGradient("SirtakiAllreduce")
 def _allreduce_gradient(op: Any, gradient: Any) -> Any:
     name = names.of_gradient(_name(op), "allreduce")
     return ops.allreduce(tf.convert_to_tensor(gradient), name=name, **_reduction(op))
 
 
-@tf.RegisterGradient("SirtakiGroupedAllreduce")
 def _grouped_allreduce_gradient(op: Any, *gradients: Any) -> list[Any]:
     # Every rank must bring the whole group, whatever its own loss depends on.
     complete = [
@@ -49,7 +47,6 @@ def _grouped_allreduce_gradient(op: Any, *gradients: Any) -> list[Any]:
     return ops.grouped_allreduce(complete, name=name, **_reduction(op))
 
 
-@tf.RegisterGradient("SirtakiAllgather")
 def _allgather_gradient(op: Any, gradient: Any, _rows_gradient: Any) -> Any:
     name = names.of_gradient(_name(op), "allreduce")
     reduced = ops.allreduce(tf.convert_to_tensor(gradient), op=sirtaki.Sum, name=name)
@@ -61,8 +58,13 @@ def _allgather_gradient(op: Any, gradient: Any, _rows_gradient: Any) -> Any:
     return own
 
 
-@tf.RegisterGradient("SirtakiBroadcast")
 def _broadcast_gradient(op: Any, gradient: Any) -> Any:
     name = names.of_gradient(_name(op), "allreduce")
     reduced = ops.allreduce(tf.convert_to_tensor(gradient), op=sirtaki.Sum, name=name)
     return reduced if sirtaki.rank() == op.get_attr("root_rank") else tf.zeros_like(reduced)
+
+
+tf.RegisterGradient("SirtakiAllreduce")(_allreduce_gradient)
+tf.RegisterGradient("SirtakiGroupedAllreduce")(_grouped_allreduce_gradient)
+tf.RegisterGradient("SirtakiAllgather")(_allgather_gradient)
+tf.RegisterGradient("SirtakiBroadcast")(_broadcast_gradient)

@@ -6,8 +6,7 @@ in `names.py`.
 
 All of them raise `tf.errors.FailedPreconditionError` on every rank where the ranks disagree about a tensor
 or the job is not initialised, `tf.errors.InvalidArgumentError` for a wrong argument or a name that is in
-flight already, `tf.errors.UnavailableError` when a rank died and `tf.errors.AbortedError` when a rank that
-is needed has shut down.
+flight already, and `tf.errors.AbortedError` when a rank has died, or has shut down and is needed.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from sirtaki.tensorflow import names
 from sirtaki.tensorflow.reduction import GradientReduction
 
 
-class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
+class DistributedGradientTape(tf.GradientTape):
     """A `tf.GradientTape` whose `gradient` is reduced over all ranks.
 
     Wrap a tape before or after it has recorded; both then are the same recording. Apply the result with a

@@ -96,8 +96,8 @@ int status_code(int32_t error) {
     case SIRTAKI_MISMATCH:
     case SIRTAKI_NOT_INITIALIZED:
       return kFailedPrecondition;
+    // Not UNAVAILABLE, which TensorFlow turns into INTERNAL on the way out of a tf.function.
     case SIRTAKI_RANKS_FAILED:
-      return kUnavailable;
     case SIRTAKI_RANK_LEFT:
       return kAborted;
     case SIRTAKI_OUT_OF_MEMORY:

@@ -37,7 +37,6 @@ enum Code : int {
   kFailedPrecondition = 9,
   kAborted = 10,
   kInternal = 13,
-  kUnavailable = 14,
 };
 
 // TF_DataType, those that the engine knows.
