@@ -20,6 +20,10 @@ class ConfigError(SirtakiError, ValueError):
     """A setting has a value that cannot be used; the message names the setting."""
 
 
+class UnreducedGradientsError(SirtakiError, RuntimeError):
+    """A job of several ranks trains a model without reducing its gradients."""
+
+
 class MissingDependencyError(SirtakiError, ImportError):
     """An optional package is needed for what was asked, and is not installed."""
 

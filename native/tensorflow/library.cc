@@ -1,0 +1,29 @@
+// What happens when TensorFlow loads the library: the ops and kernels are registered.
+//
+// It must happen while tf.load_op_library runs, which watches the registry to make the Python functions; a
+// problem cannot be thrown through dlopen, so it is kept for Python to ask.
+#include <string>
+
+#include "kernels.h"
+#include "op_definitions.h"
+#include "tf_c_api.h"
+
+namespace sirtaki::tensorflow {
+namespace {
+
+std::string register_everything() {
+  std::string problem = load_tf_api();
+  if (problem.empty()) problem = register_op_definitions();
+  if (problem.empty()) problem = register_kernels();
+  return problem;
+}
+
+const std::string load_problem = register_everything();
+
+}  // namespace
+}  // namespace sirtaki::tensorflow
+
+// An empty text if the library is usable, else the reason why not.
+extern "C" __attribute__((visibility("default"))) const char* sirtaki_ops_load_problem() {
+  return sirtaki::tensorflow::load_problem.c_str();
+}

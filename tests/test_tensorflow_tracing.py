@@ -1,0 +1,130 @@
+"""What is settled while TensorFlow traces: names, shapes, errors. No rank talks to another here."""
+
+from __future__ import annotations
+
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+import sirtaki.tensorflow as hvd  # noqa: E402
+
+
+def tensor_names(function: tf.types.experimental.PolymorphicFunction, *args: object) -> list[str]:
+    """The names of all collectives of a traced function, with those of the functions that it calls."""
+    graph = function.get_concrete_function(*args).graph.as_graph_def()
+    nodes = [*graph.node, *(node for called in graph.library.function for node in called.node_def)]
+    return sorted({node.attr["tensor_name"].s.decode() for node in nodes if node.op.startswith("Sirtaki")})
+
+
+SCALAR = tf.TensorSpec([], tf.float32)
+VECTOR = tf.TensorSpec([3], tf.float32)
+
+
+def test_unnamed_calls_are_counted_within_their_function() -> None:
+    @tf.function(autograph=False)
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return hvd.allreduce(x) + hvd.allreduce(x * 2) + hvd.broadcast(x, 0)
+
+    expected = ["allreduce.step.0", "allreduce.step.1", "broadcast.step.0"]
+    assert tensor_names(step, SCALAR) == expected
+    assert tensor_names(step, VECTOR) == expected, "a retrace must not change names"
+
+
+def test_a_function_keeps_its_names_whoever_calls_it() -> None:
+    @tf.function(autograph=False)
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        return hvd.allreduce(x)
+
+    @tf.function(autograph=False)
+    def outer(x: tf.Tensor) -> tf.Tensor:
+        return inner(x) + hvd.allreduce(x)
+
+    assert tensor_names(outer, SCALAR) == ["allreduce.inner.0", "allreduce.outer.0"]
+    assert tensor_names(inner, SCALAR) == ["allreduce.inner.0"]
+
+
+def test_branches_and_loops_count_within_their_function() -> None:
+    @tf.function(autograph=False)
+    def step(x: tf.Tensor) -> tf.Tensor:
+        x = tf.cond(x > 0, lambda: hvd.allreduce(x), lambda: hvd.allreduce(-x))
+        (x,) = tf.while_loop(lambda x: x < 10, lambda x: (hvd.allreduce(x) + 1,), [x])
+        return x
+
+    expected = [
+        "allreduce.step/cond_branch0.0",
+        "allreduce.step/cond_branch1.0",
+        "allreduce.step/while_body0.0",
+    ]
+    assert tensor_names(step, SCALAR) == expected
+    assert tensor_names(step, tf.TensorSpec([], tf.float64)) == expected
+
+
+def test_given_names_are_kept_and_gradients_take_theirs_from_them() -> None:
+    @tf.function(autograph=False)
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = hvd.allreduce(x, name="mine") + hvd.allreduce(x)
+        return tape.gradient(y, x)
+
+    assert tensor_names(step, SCALAR) == [
+        "allreduce.step.0",
+        "allreduce.step.0.gradient",
+        "mine",
+        "mine.gradient",
+    ]
+
+
+def test_gradients_are_named_by_position() -> None:
+    variables = [tf.Variable(1.0), tf.Variable([1.0, 2.0])]
+
+    @tf.function(autograph=False)
+    def step(x: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape(persistent=True) as tape:
+            loss = x * variables[0] + tf.reduce_sum(variables[1])
+        tape = hvd.DistributedGradientTape(tape)
+        return [*tape.gradient(loss, variables), tape.gradient(loss, variables[0])]
+
+    assert tensor_names(step, SCALAR) == [
+        "DistributedGradientTape#1.gradient.0",
+        "DistributedGradientTape.gradient.0",
+        "DistributedGradientTape.gradient.1",
+    ]
+
+
+@pytest.mark.parametrize("shape", [[], [3, 2], [None, 2], None])
+def test_reductions_keep_static_shapes(shape: list[int | None] | None) -> None:
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec(shape, tf.float32)])
+    def step(x: tf.Tensor) -> None:
+        for result in (hvd.allreduce(x), hvd.broadcast(x, 0), *hvd.grouped_allreduce([x])):
+            assert result.shape == x.shape or result.shape.rank is x.shape.rank is None
+
+    step.get_concrete_function()
+
+
+@pytest.mark.parametrize(
+    ("shape", "gathered"), [([3, 2], [None, 2]), ([None, None], [None, None]), (None, None)]
+)
+def test_allgather_knows_all_but_the_number_of_rows(
+    shape: list[int | None] | None, gathered: list[int | None] | None
+) -> None:
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec(shape, tf.float32)])
+    def step(x: tf.Tensor) -> None:
+        result = hvd.allgather(x).shape
+        assert (result.as_list() if result.rank is not None else None) == gathered
+
+    step.get_concrete_function()
+
+
+def test_allgather_of_a_scalar_is_refused_while_tracing() -> None:
+    with pytest.raises(ValueError, match="at least rank 1"):
+        tf.function(hvd.allgather, autograph=False).get_concrete_function(SCALAR)
+
+
+def test_xla_is_refused_with_the_way_out() -> None:
+    @tf.function(autograph=False, jit_compile=True)
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return hvd.allreduce(x)
+
+    with pytest.raises(NotImplementedError, match="jit_compile=False"):
+        step.get_concrete_function(SCALAR)

@@ -1,0 +1,112 @@
+"""Notices training in a job of several ranks that reduces no gradients, and says so.
+
+A plain `load_model`, `clone_model` or second `compile` brings an optimizer that is not distributed, and each
+rank would train a model of its own without a word. Our callbacks raise then; without them, `Model.fit` warns.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any
+
+import keras
+import sirtaki
+from sirtaki.config import Settings
+from sirtaki.errors import UnreducedGradientsError
+from sirtaki.tensorflow import diagnostics
+from sirtaki.tensorflow.optimizer import reduces_gradients
+
+_REMEDY = (
+    "Wrap the optimizer before compile(): "
+    "model.compile(optimizer=sirtaki.tensorflow.DistributedOptimizer(optimizer), ...); after load_model, "
+    "clone_model or a second compile, wrap it again. If every rank is meant to train a model of its own, set "
+    "SIRTAKI_ALLOW_UNWRAPPED_OPTIMIZER=1."
+)
+
+
+class UnreducedGradientsWarning(RuntimeWarning):
+    """Ranks train without reducing their gradients."""
+
+
+def applies() -> bool:
+    """Whether unreduced gradients are a mistake in this job."""
+    if not sirtaki.is_initialized() or sirtaki.size() == 1:
+        return False
+    return not Settings.from_environment().allow_unwrapped_optimizer
+
+
+def problem_before_training(model: Any) -> str | None:
+    """What is wrong with the model, as far as its optimizer tells.
+
+    A model with a train_step of its own may reduce elsewhere (`DistributedGradientTape`); whether it does
+    shows in its first step.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if not applies() or optimizer is None or trains_its_own_way(model) or reduces_gradients(optimizer):
+        return None
+    return (
+        f"the optimizer {optimizer.name!r} of the model {model.name!r} does not reduce gradients, so each of "
+        f"the {sirtaki.size()} ranks would train a model of its own. {_REMEDY}"
+    )
+
+
+def trains_its_own_way(model: Any) -> bool:
+    """Whether the model overrides how Keras trains it."""
+    return any(
+        getattr(type(model), method) is not getattr(keras.Model, method)
+        for method in ("train_step", "make_train_function")
+    )
+
+
+class ReductionWatch:
+    """Tells whether anything was reduced since it was made."""
+
+    def __init__(self) -> None:
+        self._before = self._count()
+
+    def problem(self, model: Any) -> str | None:
+        """What is wrong with the model if nothing was reduced."""
+        if not applies() or self._count() != self._before:
+            return None
+        return (
+            f"the training steps of the model {model.name!r} have reduced no gradient, so each of the "
+            f"{sirtaki.size()} ranks trains a model of its own. Use DistributedGradientTape in its "
+            f"train_step, or: {_REMEDY}"
+        )
+
+    @staticmethod
+    def _count() -> int:
+        counters = diagnostics.counters()
+        return counters.allreduced + counters.allgathered
+
+
+def raise_if(problem: str | None) -> None:
+    """Raises `UnreducedGradientsError` with the text, if there is one."""
+    if problem is not None:
+        raise UnreducedGradientsError(problem)
+
+
+@functools.cache
+def watch_fit() -> None:
+    """Makes `Model.fit` warn about unreduced gradients."""
+    owner = next(cls for cls in keras.Model.__mro__ if "fit" in vars(cls))
+    original = owner.fit
+
+    @functools.wraps(original)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        problem = problem_before_training(self)
+        if problem is not None:
+            _warn(problem)
+            return original(self, *args, **kwargs)
+        watch = ReductionWatch()
+        result = original(self, *args, **kwargs)
+        if trains_its_own_way(self) and (problem := watch.problem(self)) is not None:
+            _warn(problem)
+        return result
+
+    owner.fit = fit
+
+
+def _warn(problem: str) -> None:
+    warnings.warn(f"Sirtaki: {problem}", UnreducedGradientsWarning, stacklevel=3)

@@ -1,0 +1,66 @@
+"""Reduces the gradients of one step: what `DistributedOptimizer` and `DistributedGradientTape` share.
+
+Guarantees:
+  * Gradients are named by position, never by variable or graph names, so ranks that build extra models
+    still agree.
+  * Inside a `tf.function` every gradient is a reduction of its own, which starts as soon as the gradient
+    exists; the engine fuses what is ready together. Eagerly, where calls block, all of a type go as one.
+  * None stays None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from sirtaki.tensorflow import names, ops
+
+
+@dataclass(frozen=True)
+class GradientReduction:
+    """How the gradients of one optimizer or tape are reduced.
+
+    Attributes:
+        name: the beginning of every gradient's name, the same on all ranks.
+        op: `Average` or `Sum`.
+        sparse_as_dense: turns `tf.IndexedSlices` into dense tensors first, instead of gathering slices.
+    """
+
+    name: str
+    op: int
+    sparse_as_dense: bool
+
+    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
+        """Returns the reduced gradients; `variables` are theirs, as far as they are known."""
+        reduced = [self._densify(gradient) for gradient in gradients]
+        averaged = []
+        for position, gradient in enumerate(reduced):
+            if gradient is None:
+                continue
+            if variables is not None and getattr(variables[position], "overwrite_with_gradient", False):
+                reduced[position] = self._maximum(gradient, position)
+            elif isinstance(gradient, tf.IndexedSlices) or not tf.executing_eagerly():
+                reduced[position] = ops.allreduce(gradient, op=self.op, name=self._name_of(position))
+            else:
+                averaged.append(position)
+        group = ops.grouped_allreduce(
+            [reduced[position] for position in averaged], op=self.op, name=f"{self.name}.gradients"
+        )
+        for position, gradient in zip(averaged, group, strict=True):
+            reduced[position] = gradient
+        return reduced
+
+    def _name_of(self, position: int) -> str:
+        return names.unique(f"{self.name}.gradient.{position}")
+
+    def _densify(self, gradient: Any) -> Any:
+        if self.sparse_as_dense and isinstance(gradient, tf.IndexedSlices):
+            return tf.convert_to_tensor(gradient)
+        return gradient
+
+    def _maximum(self, gradient: Any, position: int) -> Any:
+        """For the scales of float8 training, which are handed on as gradients and overwrite the variable."""
+        gathered = ops.allgather(tf.convert_to_tensor(gradient)[None], name=self._name_of(position))
+        return tf.reduce_max(gathered, axis=0)

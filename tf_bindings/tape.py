@@ -1,0 +1,72 @@
+"""`DistributedGradientTape`: for custom training loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sirtaki
+import tensorflow as tf
+from sirtaki.tensorflow import names
+from sirtaki.tensorflow.reduction import GradientReduction
+
+
+class DistributedGradientTape(tf.GradientTape):
+    """A `tf.GradientTape` whose `gradient` is reduced over all ranks.
+
+    Wrap a tape before or after it has recorded; both then are the same recording. Apply the result with a
+    plain optimizer: a `DistributedOptimizer` would reduce it again. `jacobian` and `batch_jacobian` are not
+    reduced.
+
+    Args:
+        gradtape: the `tf.GradientTape`, persistent or not.
+        op: `Average` (the default) or `Sum`.
+        sparse_as_dense: as for `DistributedOptimizer`.
+
+    Raises:
+        TypeError: `gradtape` is not a `tf.GradientTape`.
+        ValueError: it is distributed already.
+
+    Example:
+        >>> with tf.GradientTape() as tape:
+        ...     loss = compute_loss(model(images), labels)
+        >>> tape = hvd.DistributedGradientTape(tape)
+        >>> optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables),
+        ...                               model.trainable_variables))
+    """
+
+    def __init__(
+        self, gradtape: tf.GradientTape, *, op: int | None = None, sparse_as_dense: bool = False
+    ) -> None:
+        if not isinstance(gradtape, tf.GradientTape):
+            raise TypeError(f"DistributedGradientTape needs a tf.GradientTape and got {gradtape!r}")
+        if isinstance(gradtape, DistributedGradientTape):
+            raise ValueError(
+                "this tape is distributed already: a second wrapper would reduce gradients twice"
+            )
+        if op not in (None, sirtaki.Average, sirtaki.Sum):
+            raise ValueError(
+                f"DistributedGradientTape: op is {op!r}; it must be sirtaki.Average or sirtaki.Sum"
+            )
+        # One recording under two names: entering, watching or stopping either is seen by both.
+        self.__dict__ = gradtape.__dict__
+        self._sirtaki_op = int(sirtaki.Average if op is None else op)
+        self._sirtaki_sparse_as_dense = sparse_as_dense
+
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        """The gradient of `target` with respect to `sources`, reduced; arguments as `tf.GradientTape`'s.
+
+        Every rank must ask for the gradients of the same sources in the same order.
+        """
+        local = super().gradient(target, sources, output_gradients, unconnected_gradients)
+        reduction = GradientReduction(
+            name=names.unique("DistributedGradientTape"),
+            op=self._sirtaki_op,
+            sparse_as_dense=self._sirtaki_sparse_as_dense,
+        )
+        return tf.nest.pack_sequence_as(sources, reduction(tf.nest.flatten(local)))

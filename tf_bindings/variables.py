@@ -1,0 +1,65 @@
+"""Gives every rank the same variables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import sirtaki
+import tensorflow as tf
+from sirtaki.errors import MismatchError
+from sirtaki.tensorflow import names, ops
+
+
+def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
+    """Assigns to every rank's variables the values that the rank `root_rank` has.
+
+    Args:
+        variables: `tf.Variable` and Keras variables of any type of numbers or bool, in the same order on
+            every rank; the optimizer's and the seed generators' states can be among them.
+        root_rank: from 0 to `size() - 1`.
+
+    Raises:
+        MismatchError: the ranks have different numbers, shapes or types of variables (eagerly; within a
+            `tf.function` the variables' own operations report it).
+        TypeError: a variable has a type that cannot be sent, such as string.
+
+    Example:
+        >>> hvd.broadcast_variables(model.variables + model.optimizer.variables, root_rank=0)
+    """
+    # The variable behind a Keras variable: assigning past Keras keeps autocast scopes out of it.
+    natives = [_native(variable) for variable in variables]
+    if tf.executing_eagerly():
+        _check_agreement(natives, root_rank)
+    base = names.unique("broadcast_variables")
+    for position, variable in enumerate(natives):
+        variable.assign(ops.broadcast(variable, root_rank, name=f"{base}.{position}"))
+
+
+def _native(variable: Any) -> tf.Variable:
+    return variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
+
+
+def _check_agreement(variables: list[tf.Variable], root_rank: int) -> None:
+    """Compares descriptions first: with a variable more on one rank, broadcasts would meet wrong partners."""
+    described = [(variable.name, tuple(variable.shape), variable.dtype.name) for variable in variables]
+    by_rank = sirtaki.allgather_object(described, name="broadcast_variables.descriptions")
+    expected = by_rank[root_rank]
+    remedy = "every rank must pass the same variables in the same order"
+    for rank, found in enumerate(by_rank):
+        if len(found) != len(expected):
+            raise MismatchError(
+                f"broadcast_variables: rank {rank} has {len(found)} variables and rank {root_rank}, the "
+                f"root, has {len(expected)}: {remedy}"
+            )
+        for position, (own, roots) in enumerate(zip(found, expected, strict=True)):
+            if own[1:] != roots[1:]:
+                raise MismatchError(
+                    f"broadcast_variables: variable {position} is {_describe(own)} on rank {rank}, and "
+                    f"{_describe(roots)} on the root, rank {root_rank}: {remedy}"
+                )
+
+
+def _describe(variable: tuple[str, tuple[int, ...], str]) -> str:
+    name, shape, dtype = variable
+    return f"{name} of shape {shape} and type {dtype}"
