@@ -46,9 +46,9 @@ lint: $(STAMPS)/lint $(STAMPS)/project
 	$(BIN)/clang-format --dry-run -Werror $(NATIVE)
 
 format: $(STAMPS)/lint
-	@$(BIN)/ruff check --fix .
-	$(BIN)/ruff format .
+	@$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(NATIVE)
+	$(BIN)/ruff check --fix .
 
 clean:
 	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 import sirtaki
 from sirtaki.benchmarks.measure import bus_bandwidth, medians
 
@@ -82,16 +81,12 @@ def format_row(row: dict[str, Any]) -> str:
     return text
 
 
-HEADER = (
-    f"{'bytes':>12} {'median us':>12} {'algbw':>8} {'busbw':>8} {'MPI us':>12} {'MPI busbw':>8} {'MPI us / us':>8}"
-)
+HEADER = f"{'bytes':>12} {'median us':>12} {'algbw':>8} {'busbw':>8} {'MPI us':>12} {'MPI busbw':>8} {'MPI us / us':>8}"
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the benchmark; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m sirtaki.benchmarks.allreduce", description=__doc__.splitlines()[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m sirtaki.benchmarks.allreduce", description=__doc__.splitlines()[0])
     parser.add_argument(
         "--sizes",
         type=size_in_bytes,

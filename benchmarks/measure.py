@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
-
 import sirtaki
 
 # Long enough for a median that the next run finds again, short enough for a table in a minute.

@@ -108,9 +108,7 @@ def check_agreement(everybody: Sequence[Introduction]) -> None:
         others = {i: f[fact] for i, f in enumerate(facts) if f[fact] != expected}
         if others:
             listed = ", ".join(f"{value!r} on rank {rank}" for rank, value in list(others.items())[:8])
-            raise ConfigError(
-                f"{fact} must be the same on all ranks, but is {expected!r} on rank 0 and {listed}"
-            )
+            raise ConfigError(f"{fact} must be the same on all ranks, but is {expected!r} on rank 0 and {listed}")
 
 
 def _introduce(rank: int, settings: Settings) -> Introduction:

@@ -157,8 +157,4 @@ class Settings:
 
     def agreed(self) -> dict[str, Any]:
         """Return the settings that must be equal on all ranks, by variable."""
-        return {
-            f.metadata["variable"]: getattr(self, f.name)
-            for f in dataclasses.fields(self)
-            if f.metadata["agreed"]
-        }
+        return {f.metadata["variable"]: getattr(self, f.name) for f in dataclasses.fields(self) if f.metadata["agreed"]}

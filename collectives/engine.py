@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-
 from sirtaki import _native, errors
 from sirtaki.negotiation import Signature, disagreement_text
 
@@ -48,9 +47,7 @@ class Engine:
         wait: bool = False,
     ) -> _native.Handle:
         """Hand a request to the native engine; with `wait` return only when it is done."""
-        return self.native.submit(
-            kind, reduce_op, dtype, root_rank, prescale, postscale, name, inputs, outputs, wait
-        )
+        return self.native.submit(kind, reduce_op, dtype, root_rank, prescale, postscale, name, inputs, outputs, wait)
 
     def wait(self, handle: _native.Handle, timeout: float | None) -> bool:
         """Wait until a request is done; return whether it is."""

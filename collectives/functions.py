@@ -7,12 +7,11 @@ need names.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
 from sirtaki import job
 from sirtaki.dtypes import as_sendable, check_reducible, dtype_code
 from sirtaki.engine import ALLGATHER, ALLREDUCE, BARRIER, BROADCAST
@@ -247,5 +246,9 @@ def _allreduce(
             postscale=postscale,
             wait=wait and len(positions) == 1,
         )
-        requests.append((members, Handle(engine, native, lambda _, outputs=outputs: outputs)))
+        requests.append((members, Handle(engine, native, _constant(outputs))))
     return requests
+
+
+def _constant(value: list[Array]) -> Callable[[object], list[Array]]:
+    return lambda _: value

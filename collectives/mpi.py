@@ -51,7 +51,7 @@ class World:
         except (ImportError, RuntimeError) as error:
             raise MissingDependencyError(
                 f"this process was started as one of {expected} ranks, which needs mpi4py and an MPI library: "
-                f"{str(error).splitlines()[0]}. Run: pip install 'sirtaki[mpi]' (or only mpi4py, beside your site's MPI)"
+                f"{str(error).splitlines()[0]}. Run: pip install 'sirtaki[mpi]' (only mpi4py beside your site's MPI)"
             ) from error
         self._mpi = MPI
         if MPI.COMM_WORLD.Get_size() != expected:

@@ -6,7 +6,6 @@ import pickle
 from typing import Any
 
 import numpy as np
-
 from sirtaki import job
 from sirtaki.functions import broadcast, gather_with_rows
 

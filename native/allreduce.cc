@@ -6,8 +6,8 @@
 namespace sirtaki {
 namespace {
 
-// Up to here reading all slots oneself is quicker than a second round of waiting. Two ranks, float32: equal at
-// about 32 KiB with cores near each other, at 8 KiB far apart; with more ranks the reading grows.
+// Up to here reading all slots oneself is quicker than a second round of waiting. Two ranks, float32: equal
+// at about 32 KiB with cores near each other, at 8 KiB far apart; with more ranks the reading grows.
 constexpr size_t kSmallBytesTimesRanks = 32 * 1024;
 // Between hosts one message per chunk is quicker than one per channel up to here.
 constexpr size_t kOneChannelBytes = 16 * 1024;
@@ -23,8 +23,8 @@ Allreduce::Slice Allreduce::cut(size_t num_elements, size_t element_bytes, size_
   return {std::min(num_elements, index * step), std::min(num_elements, (index + 1) * step)};
 }
 
-bool Allreduce::run(uint64_t sequence, const SetLayout& layout, const Kernels& kernels, const Scaling& scaling,
-                    const std::vector<Piece>& pieces) {
+bool Allreduce::run(uint64_t sequence, const SetLayout& layout, const Kernels& kernels,
+                    const Scaling& scaling, const std::vector<Piece>& pieces) {
   size_t total = 0;
   for (const Piece& piece : pieces) total += piece.bytes;
   const size_t local = layout.local_ranks.size();
@@ -57,7 +57,8 @@ bool Allreduce::reduce_everything(const SetLayout& layout, const Kernels& kernel
   std::vector<const void*> sources;
   for (uint32_t r : layout.local_ranks) sources.push_back(stages_->slot(r, chunk.ticket));
   partials_.resize(std::max(partials_.size(), chunk.bytes));
-  kernels.reduce(partials_.data(), sources.data(), sources.size(), chunk.bytes / kernels.element_bytes, scaling);
+  kernels.reduce(partials_.data(), sources.data(), sources.size(), chunk.bytes / kernels.element_bytes,
+                 scaling);
   stages_->publish(Stage::kDone, chunk.ticket);
   out->copy_to_outputs(partials_.data(), chunk.bytes);
   return true;
@@ -85,7 +86,8 @@ bool Allreduce::reduce_slice(const SetLayout& layout, const Kernels& kernels, co
 }
 
 bool Allreduce::reduce_across_hosts(const SetLayout& layout, const Kernels& kernels, const Scaling& scaling,
-                                    const Chunk& chunk, const std::vector<const void*>& sources, Slice slice) {
+                                    const Chunk& chunk, const std::vector<const void*>& sources,
+                                    Slice slice) {
   const size_t num_hosts = layout.hosts.size();
   const size_t me = layout.my_host;
   const auto part = [&](size_t host) { return cut(slice.size(), kernels.element_bytes, num_hosts, host); };
@@ -122,7 +124,8 @@ bool Allreduce::reduce_across_hosts(const SetLayout& layout, const Kernels& kern
   return mpi_->finish();
 }
 
-bool Allreduce::unpack(const SetLayout& layout, const Kernels& kernels, const Chunk& chunk, PieceCursor* out) {
+bool Allreduce::unpack(const SetLayout& layout, const Kernels& kernels, const Chunk& chunk,
+                       PieceCursor* out) {
   const size_t num_elements = chunk.bytes / kernels.element_bytes;
   for (size_t i = 0; i < chunk.num_slices; ++i) {
     const uint32_t owner = layout.local_ranks[i];

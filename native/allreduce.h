@@ -7,9 +7,9 @@
 // Packing chunk k comes before unpacking chunk k - 1, so that ranks seldom wait for one another.
 //
 // Between hosts, slice i is exchanged by the i-th member of each host (its *channel*); there are as many
-// channels as the smallest host has members, and one for small chunks. A channel cuts its slice into a part per
-// host: the host's channel adds that part's partial sums in the order of hosts and sends the result to the
-// others. So each byte crosses the network twice, and each result is computed once, in a fixed order.
+// channels as the smallest host has members, and one for small chunks. A channel cuts its slice into a part
+// per host: the host's channel adds that part's partial sums in the order of hosts and sends the result to
+// the others. So each byte crosses the network twice, and each result is computed once, in a fixed order.
 #ifndef SIRTAKI_ALLREDUCE_H_
 #define SIRTAKI_ALLREDUCE_H_
 

@@ -89,7 +89,8 @@ bool BlockExchange::run(uint64_t sequence, const SetLayout& layout, const std::v
       const uint32_t holder = layout.local_ranks[here[m].holder];
       if (here[m].holder != layout.my_index && !stages_->wait(holder, Stage::kPacked, ticket)) return false;
       if (blocks[m].output == nullptr) continue;
-      std::memcpy(blocks[m].output + begin, stages_->slot(holder, ticket) + here[m].lane * lane_bytes, chunk(m));
+      std::memcpy(blocks[m].output + begin, stages_->slot(holder, ticket) + here[m].lane * lane_bytes,
+                  chunk(m));
     }
     stages_->publish(Stage::kDone, ticket);
   }

@@ -1,9 +1,9 @@
 // Allgather and broadcast: members give blocks of bytes, every member gets all blocks.
 //
-// A broadcast is the case in which one member, the root, has a block. Per chunk of the blocks, each member copies
-// its part into its slot and its peers on the host copy it from there. For each block that comes from another
-// host, one member of this host, its *deputy*, receives the chunk into a lane of its own slot.
-// Each block crosses to each other host once, and the deputies share the work evenly.
+// A broadcast is the case in which one member, the root, has a block. Per chunk of the blocks, each member
+// copies its part into its slot and its peers on the host copy it from there. For each block that comes from
+// another host, one member of this host, its *deputy*, receives the chunk into a lane of its own slot. Each
+// block crosses to each other host once, and the deputies share the work evenly.
 #ifndef SIRTAKI_BLOCK_EXCHANGE_H_
 #define SIRTAKI_BLOCK_EXCHANGE_H_
 

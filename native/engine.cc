@@ -14,13 +14,13 @@ namespace sirtaki {
 namespace {
 
 constexpr int kLooksPerClockRead = 32;
-// A record must fit into the rings with room to spare; a signature this long is a group of thousands of tensors.
+// A record must fit into the rings with room to spare; a signature this long is a group of thousands of
+// tensors.
 constexpr size_t kLongestRecord = 256 * 1024;
 
 }  // namespace
 
-Engine::Engine(EngineOptions options)
-    : topology_(std::move(options.topology)), spin_ns_(options.spin_ns) {
+Engine::Engine(EngineOptions options) : topology_(std::move(options.topology)), spin_ns_(options.spin_ns) {
   std::vector<int32_t> everybody(static_cast<size_t>(topology_.size()));
   for (size_t r = 0; r < everybody.size(); ++r) everybody[r] = static_cast<int32_t>(r);
   world_ = make_layout(topology_, everybody);
@@ -51,7 +51,8 @@ Engine::~Engine() {
   }
 }
 
-// ---- Submission ---------------------------------------------------------------------------------------------
+// ---- Submission
+// ---------------------------------------------------------------------------------------------
 
 Engine::RequestPtr Engine::copy_request(const sirtaki_request& r) {
   auto request = std::make_unique<Request>();
@@ -90,11 +91,14 @@ void Engine::submit(const sirtaki_request& r) {
     request->message = (request->name.empty() ? "this call" : "'" + request->name + "'") + text;
     finish(std::move(request));
   };
-  if (r.process_set != 0) return refuse(" names process set " + std::to_string(r.process_set) + ", which does not exist");
+  if (r.process_set != 0)
+    return refuse(" names process set " + std::to_string(r.process_set) + ", which does not exist");
   if (r.kind != SIRTAKI_BARRIER && dtype_size(r.dtype) == 0) return refuse(" has an unknown type");
-  if (r.kind == SIRTAKI_ALLREDUCE && find_kernels(r.dtype) == nullptr) return refuse(" has a type without reduction");
+  if (r.kind == SIRTAKI_ALLREDUCE && find_kernels(r.dtype) == nullptr)
+    return refuse(" has a type without reduction");
   if (r.kind == SIRTAKI_ALLGATHER && (r.num_tensors != 1 || r.tensors[0].num_dims == 0)) {
-    return refuse(" is an allgather of a scalar: tensors are joined along their first dimension, so give it one");
+    return refuse(
+        " is an allgather of a scalar: tensors are joined along their first dimension, so give it one");
   }
   if (r.kind == SIRTAKI_BROADCAST && (r.root_rank < 0 || r.root_rank >= topology_.size())) {
     return refuse(" has root rank " + std::to_string(r.root_rank) + ", but the ranks are 0 to " +
@@ -143,10 +147,11 @@ void Engine::file(RequestPtr request, std::vector<RequestPtr>* refused) {
     auto [it, is_new] = names_.try_emplace(scoped);
     if (it->second.in_flight) {
       request->error = SIRTAKI_DUPLICATE_NAME;
-      request->message = "'" + request->name +
-                         "' was submitted again while the first request of that name is still in flight on rank " +
-                         std::to_string(topology_.rank) +
-                         ". Wait for the first one, or give the two different names (the same on all ranks).";
+      request->message =
+          "'" + request->name +
+          "' was submitted again while the first request of that name is still in flight on rank " +
+          std::to_string(topology_.rank) +
+          ". Wait for the first one, or give the two different names (the same on all ranks).";
       refused->push_back(std::move(request));
       return;
     }
@@ -193,7 +198,8 @@ bool Engine::flush_backlog() {
   size_t sent = 0;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    while (sent < up_backlog_.size() && segment_->write_up(up_backlog_[sent].first, up_backlog_[sent].second)) ++sent;
+    while (sent < up_backlog_.size() && segment_->write_up(up_backlog_[sent].first, up_backlog_[sent].second))
+      ++sent;
     up_backlog_.erase(up_backlog_.begin(), up_backlog_.begin() + static_cast<std::ptrdiff_t>(sent));
     has_up_backlog_.store(!up_backlog_.empty(), std::memory_order_release);
   }
@@ -209,7 +215,8 @@ void Engine::knock_sequencer() {
   }
 }
 
-// ---- Who drives ---------------------------------------------------------------------------------------------
+// ---- Who drives
+// ---------------------------------------------------------------------------------------------
 
 bool Engine::take_role() {
   uint32_t free = 0;
@@ -348,12 +355,14 @@ Outcome Engine::drive(const std::function<bool()>& condition, int64_t deadline_n
   }
 }
 
-// ---- Driving ------------------------------------------------------------------------------------------------
+// ---- Driving
+// ------------------------------------------------------------------------------------------------
 
 bool Engine::has_work() const {
   if (segment_->failed()) return !failure_handled_.load();
   if (segment_->has_log()) return true;
-  if (has_up_backlog_.load(std::memory_order_acquire) && segment_->own_block().up_blocked.load() == 0) return true;
+  if (has_up_backlog_.load(std::memory_order_acquire) && segment_->own_block().up_blocked.load() == 0)
+    return true;
   if (!sequencer_) return false;
   for (uint32_t r = 0; r < segment_->shape().local_size; ++r) {
     if (segment_->has_up(r)) return true;
@@ -424,7 +433,8 @@ bool Engine::write_log() {
     relay_->send_to_hosts(entry.type, entry.payload);
     log_backlog_.push_back(std::move(entry));
   }
-  while (!log_backlog_.empty() && segment_->write_log(log_backlog_.front().type, log_backlog_.front().payload)) {
+  while (!log_backlog_.empty() &&
+         segment_->write_log(log_backlog_.front().type, log_backlog_.front().payload)) {
     log_backlog_.pop_front();
     wrote = true;
   }
@@ -452,7 +462,8 @@ void Engine::read_entry(Record type, const std::string& payload) {
     case Record::kLeft:
       if (reader.value<int32_t>() == topology_.rank) {
         segment_->stop_reading_log();
-        fail_all(SIRTAKI_RANK_LEFT, "shutdown() ended this rank's part in the job while the request was in flight");
+        fail_all(SIRTAKI_RANK_LEFT,
+                 "shutdown() ended this rank's part in the job while the request was in flight");
         own_left_.store(true);
         wake_waiters();
       }
@@ -556,7 +567,8 @@ void Engine::execute(uint64_t sequence, uint32_t, const std::vector<int64_t>& ro
 void Engine::fail(std::vector<RequestPtr>* batch) {
   for (RequestPtr& request : *batch) {
     request->error = segment_ ? SIRTAKI_RANKS_FAILED : SIRTAKI_INTERNAL;
-    request->message = segment_ ? segment_->failure_text() : "the engine failed while it executed the request";
+    request->message =
+        segment_ ? segment_->failure_text() : "the engine failed while it executed the request";
   }
 }
 
@@ -630,7 +642,8 @@ bool Engine::run_broadcast(uint64_t sequence, const SetLayout& layout, Request* 
   return true;
 }
 
-// ---- Ends ---------------------------------------------------------------------------------------------------
+// ---- Ends
+// ---------------------------------------------------------------------------------------------------
 
 void Engine::complete(std::vector<RequestPtr>* requests) {
   {
@@ -713,7 +726,8 @@ void Engine::abandon_after_fork() {
   if (relay_) relay_->abandon_after_fork();
 }
 
-// ---- Rare events --------------------------------------------------------------------------------------------
+// ---- Rare events
+// --------------------------------------------------------------------------------------------
 
 bool Engine::has_rare() {
   if (!sequencer_) return false;

@@ -1,12 +1,12 @@
 // The engine of one process: takes requests, agrees with the other ranks, moves the data, reports back.
 //
-// Life of a request: submit() (any thread) files it under its key and writes a record to the up ring; once the
-// log says EXECUTE for that key, the driver runs its batch through the data plane and calls `done`.
+// Life of a request: submit() (any thread) files it under its key and writes a record to the up ring; once
+// the log says EXECUTE for that key, the driver runs its batch through the data plane and calls `done`.
 //
-// Who drives: at most one thread at a time, the holder of the *role*. The coordinator thread (run_coordinator)
-// holds it while there is work and sleeps in the kernel without it otherwise. A thread that waits for a request
-// (wait) takes the role when it is free and drives the engine itself, so that a synchronous call costs no thread
-// switch. While a caller drives, the coordinator sleeps on undisturbed.
+// Who drives: at most one thread at a time, the holder of the *role*. The coordinator thread
+// (run_coordinator) holds it while there is work and sleeps in the kernel without it otherwise. A thread that
+// waits for a request (wait) takes the role when it is free and drives the engine itself, so that a
+// synchronous call costs no thread switch. While a caller drives, the coordinator sleeps on undisturbed.
 //
 // Guarantees:
 //   * `done` is called exactly once per request, with no lock held and never before the data is in place;
@@ -59,7 +59,7 @@ enum class Outcome {
   kRare,         // there are rare events to decide (rank 0; the coordinator only)
   kInterrupted,  // a signal handler wants to run on this thread
   kTimedOut,
-  kStopped,      // request_stop() was called
+  kStopped,  // request_stop() was called
 };
 
 class Engine {
@@ -71,7 +71,8 @@ class Engine {
   // Submits and waits, as one: when the role is free the caller takes it first, so no other thread wakes up.
   Outcome submit_and_wait(const sirtaki_request& request, const std::function<bool()>& condition);
 
-  // Waits until `condition` holds; it is asked by the waiting thread and must be cheap. timeout_ns < 0: for ever.
+  // Waits until `condition` holds; it is asked by the waiting thread and must be cheap. timeout_ns < 0: for
+  // ever.
   Outcome wait(const std::function<bool()>& condition, int64_t timeout_ns);
   // Body of the coordinator thread; returns kRare or kStopped.
   Outcome run_coordinator();

@@ -19,7 +19,8 @@
 namespace sirtaki {
 namespace {
 
-// 16-bit floats are stored as bits; load and store are their exact widening and their rounding to nearest even.
+// 16-bit floats are stored as bits; load and store are their exact widening and their rounding to nearest
+// even.
 struct Half {
   uint16_t bits;
 };
@@ -170,19 +171,19 @@ SIRTAKI_INLINE void combine_void(void* result, const void* const* sources, size_
 }
 
 // The compiler makes versions of functions, not of templates, so each type has its three functions by name.
-#define SIRTAKI_KERNELS(name, T, Acc)                                                                    \
-  SIRTAKI_VECTORIZED void name##_reduce(void* r, const void* const* s, size_t k, size_t n,               \
-                                        const Scaling& c) {                                              \
-    combine_void<T, Acc, T>(r, s, k, n, c);                                                              \
-  }                                                                                                      \
-  SIRTAKI_VECTORIZED void name##_partial(void* r, const void* const* s, size_t k, size_t n,              \
-                                         const Scaling& c) {                                             \
-    combine_void<T, Acc, Acc>(r, s, k, n, Scaling{c.prescale, 1, 1.0});                                  \
-  }                                                                                                      \
-  SIRTAKI_VECTORIZED void name##_finish(void* r, const void* const* s, size_t k, size_t n,               \
-                                        const Scaling& c) {                                              \
-    combine_void<Acc, Acc, T>(r, s, k, n, Scaling{1.0, c.divisor, c.postscale});                         \
-  }                                                                                                      \
+#define SIRTAKI_KERNELS(name, T, Acc)                                                       \
+  SIRTAKI_VECTORIZED void name##_reduce(void* r, const void* const* s, size_t k, size_t n,  \
+                                        const Scaling& c) {                                 \
+    combine_void<T, Acc, T>(r, s, k, n, c);                                                 \
+  }                                                                                         \
+  SIRTAKI_VECTORIZED void name##_partial(void* r, const void* const* s, size_t k, size_t n, \
+                                         const Scaling& c) {                                \
+    combine_void<T, Acc, Acc>(r, s, k, n, Scaling{c.prescale, 1, 1.0});                     \
+  }                                                                                         \
+  SIRTAKI_VECTORIZED void name##_finish(void* r, const void* const* s, size_t k, size_t n,  \
+                                        const Scaling& c) {                                 \
+    combine_void<Acc, Acc, T>(r, s, k, n, Scaling{1.0, c.divisor, c.postscale});            \
+  }                                                                                         \
   constexpr Kernels k##name{sizeof(T), sizeof(Acc), name##_reduce, name##_partial, name##_finish};
 
 SIRTAKI_KERNELS(Int32, int32_t, int32_t)

@@ -1,8 +1,8 @@
 // The records that travel in the control plane, and the bytes they are made of.
 //
 // Ranks send records *up* to the sequencer (global rank 0) and read *log* entries that come down. Both have
-// the same frame, in shared memory and on the wire between hosts: a type and a payload. All hosts of a job run
-// the same version on little-endian machines, which `init` has checked.
+// the same frame, in shared memory and on the wire between hosts: a type and a payload. All hosts of a job
+// run the same version on little-endian machines, which `init` has checked.
 #ifndef SIRTAKI_MESSAGES_H_
 #define SIRTAKI_MESSAGES_H_
 
@@ -31,8 +31,8 @@ enum class Record : uint32_t {
   kFailure = 32,  // u32 rank, text
 };
 
-// Which tensor a submission is about: a named one by the number of its name, an unnamed one by its place among
-// the unnamed calls of its process set. Zero is no key.
+// Which tensor a submission is about: a named one by the number of its name, an unnamed one by its place
+// among the unnamed calls of its process set. Zero is no key.
 using Key = uint64_t;
 constexpr Key kUnnamedBit = Key{1} << 63;
 constexpr int kUnnamedSetShift = 40;

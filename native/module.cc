@@ -27,7 +27,8 @@ namespace py = pybind11;
 namespace sirtaki {
 namespace {
 
-// ---- The engine of this process, as op libraries see it -------------------------------------------------------
+// ---- The engine of this process, as op libraries see it
+// -------------------------------------------------------
 
 // Published after init, withdrawn before shutdown; read by submit on any thread.
 std::mutex current_mutex;
@@ -53,7 +54,8 @@ void submit_from_op_library(const sirtaki_request* request) {
 
 constexpr sirtaki_engine_api kEngineApi{SIRTAKI_ABI_VERSION, submit_from_op_library};
 
-// ---- Requests from Python ---------------------------------------------------------------------------------------
+// ---- Requests from Python
+// ---------------------------------------------------------------------------------------
 
 // What the engine and a Python handle share.
 struct Call {
@@ -84,8 +86,8 @@ void finish_call(void* context, int32_t error, const char* message) {
   call.done.store(true, std::memory_order_release);
 }
 
-// A request from Python in flight or done. It keeps the arrays alive; if Python drops it too early, they move to
-// `orphans` until the engine no longer touches them. Both are guarded by the GIL.
+// A request from Python in flight or done. It keeps the arrays alive; if Python drops it too early, they move
+// to `orphans` until the engine no longer touches them. Both are guarded by the GIL.
 class Handle {
  public:
   Handle(std::shared_ptr<Call> call, std::vector<py::array> arrays)
@@ -108,7 +110,8 @@ class Handle {
     for (int64_t n : call_->rows) bytes += static_cast<size_t>(n) * call_->row_bytes;
     char* memory = call_->gathered.release();
     if (memory == nullptr) return py::array_t<uint8_t>(0);
-    return py::array_t<uint8_t>({bytes}, {1}, reinterpret_cast<uint8_t*>(memory), py::capsule(memory, &std::free));
+    return py::array_t<uint8_t>({bytes}, {1}, reinterpret_cast<uint8_t*>(memory),
+                                py::capsule(memory, &std::free));
   }
 
   static void sweep_orphans() {
@@ -142,8 +145,8 @@ struct CallSpec {
 
 // Builds the C request and hands it to `use`, which must submit it.
 template <typename Use>
-std::unique_ptr<Handle> make_call(const CallSpec& spec, std::vector<py::array> inputs, std::vector<py::array> outputs,
-                                  const Use& use) {
+std::unique_ptr<Handle> make_call(const CallSpec& spec, std::vector<py::array> inputs,
+                                  std::vector<py::array> outputs, const Use& use) {
   Handle::sweep_orphans();
   auto call = std::make_shared<Call>();
   std::vector<std::vector<int64_t>> dims(inputs.size());
@@ -208,10 +211,10 @@ std::vector<RelayLinks::Host> make_hosts(const std::vector<std::pair<int32_t, in
   return out;
 }
 
-std::shared_ptr<Engine> make_engine(int32_t rank, std::vector<int32_t> host_of, std::vector<int32_t> local_rank_of,
-                                    int64_t fusion_threshold, int64_t spin_ns, uint32_t num_slots,
-                                    uint64_t slot_bytes, int segment_fd, int doorbell_fd,
-                                    const std::vector<std::tuple<int32_t, int, int>>& peers,
+std::shared_ptr<Engine> make_engine(int32_t rank, std::vector<int32_t> host_of,
+                                    std::vector<int32_t> local_rank_of, int64_t fusion_threshold,
+                                    int64_t spin_ns, uint32_t num_slots, uint64_t slot_bytes, int segment_fd,
+                                    int doorbell_fd, const std::vector<std::tuple<int32_t, int, int>>& peers,
                                     const std::vector<std::pair<int32_t, int>>& hosts,
                                     std::vector<std::string> labels, const std::vector<uintptr_t>& mpi) {
   EngineOptions options;
@@ -271,7 +274,8 @@ py::dict rare_event_as_dict(const RareEvent& event) {
   out["bytes"] = py::bytes(event.bytes);
   out["key"] = event.key;
   py::list signatures;
-  for (const auto& [rank, bytes] : event.signatures) signatures.append(py::make_tuple(rank, py::bytes(bytes)));
+  for (const auto& [rank, bytes] : event.signatures)
+    signatures.append(py::make_tuple(rank, py::bytes(bytes)));
   out["signatures"] = signatures;
   return out;
 }
@@ -308,8 +312,8 @@ void bind_sequencer(py::module_& m) {
   // For tests: the state machine alone, without an engine around it.
   py::class_<Sequencer>(m, "Sequencer")
       .def(py::init<int32_t, int64_t>(), py::arg("size"), py::arg("fusion_threshold"))
-      .def("intern_name",
-           [](Sequencer& s, int32_t rank, const std::string& bytes) { s.handle(rank, Record::kInternName, bytes); })
+      .def("intern_name", [](Sequencer& s, int32_t rank,
+                             const std::string& bytes) { s.handle(rank, Record::kInternName, bytes); })
       .def("intern_signature",
            [](Sequencer& s, int32_t rank, const std::string& bytes) {
              s.handle(rank, Record::kInternSignature, bytes);
@@ -357,17 +361,17 @@ PYBIND11_MODULE(_native, m) {
       .def("take_gathered", &Handle::take_gathered);
 
   py::class_<Engine, std::shared_ptr<Engine>>(m, "Engine")
-      .def(py::init(&make_engine), py::kw_only(), py::arg("rank"), py::arg("host_of"), py::arg("local_rank_of"),
-           py::arg("fusion_threshold"), py::arg("spin_ns"), py::arg("num_slots") = 0, py::arg("slot_bytes") = 0,
-           py::arg("segment_fd") = -1, py::arg("doorbell_fd") = -1,
-           py::arg("peers") = std::vector<std::tuple<int32_t, int, int>>{},
+      .def(py::init(&make_engine), py::kw_only(), py::arg("rank"), py::arg("host_of"),
+           py::arg("local_rank_of"), py::arg("fusion_threshold"), py::arg("spin_ns"),
+           py::arg("num_slots") = 0, py::arg("slot_bytes") = 0, py::arg("segment_fd") = -1,
+           py::arg("doorbell_fd") = -1, py::arg("peers") = std::vector<std::tuple<int32_t, int, int>>{},
            py::arg("hosts") = std::vector<std::pair<int32_t, int>>{},
            py::arg("labels") = std::vector<std::string>{}, py::arg("mpi") = std::vector<uintptr_t>{})
       .def(
           "submit",
-          [](const std::shared_ptr<Engine>& engine, int32_t kind, int32_t reduce_op, int32_t dtype, int32_t root_rank,
-             double prescale, double postscale, std::optional<std::string> name, std::vector<py::array> inputs,
-             std::vector<py::array> outputs, bool wait) {
+          [](const std::shared_ptr<Engine>& engine, int32_t kind, int32_t reduce_op, int32_t dtype,
+             int32_t root_rank, double prescale, double postscale, std::optional<std::string> name,
+             std::vector<py::array> inputs, std::vector<py::array> outputs, bool wait) {
             const CallSpec spec{kind, reduce_op, dtype, root_rank, 0, prescale, postscale, std::move(name)};
             Outcome outcome = Outcome::kDone;
             auto handle = make_call(spec, std::move(inputs), std::move(outputs),
@@ -390,13 +394,15 @@ PYBIND11_MODULE(_native, m) {
       .def("wait",
            [](const std::shared_ptr<Engine>& engine, const Handle& handle, int64_t timeout_ns) {
              const auto call = handle.call();
-             return wait_with_signals([&] { return engine->wait([&] { return call->done.load(); }, timeout_ns); }) ==
-                    Outcome::kDone;
+             return wait_with_signals([&] {
+                      return engine->wait([&] { return call->done.load(); }, timeout_ns);
+                    }) == Outcome::kDone;
            })
       .def("wait_until_may_end",
            [](const std::shared_ptr<Engine>& engine, int64_t timeout_ns) {
-             return wait_with_signals([&] { return engine->wait([&] { return engine->may_end(); }, timeout_ns); }) ==
-                    Outcome::kDone;
+             return wait_with_signals([&] {
+                      return engine->wait([&] { return engine->may_end(); }, timeout_ns);
+                    }) == Outcome::kDone;
            })
       .def("run_coordinator",
            [](const std::shared_ptr<Engine>& engine) {
@@ -444,27 +450,31 @@ PYBIND11_MODULE(_native, m) {
   });
   m.def("dtype_can_be_reduced", [](int32_t dtype) { return find_kernels(dtype) != nullptr; });
   m.def("describe_signature", &describe_signature);
-  m.def("scoped_name", [](uint32_t set, const std::string& name) { return py::bytes(scoped_name(set, name)); });
+  m.def("scoped_name",
+        [](uint32_t set, const std::string& name) { return py::bytes(scoped_name(set, name)); });
   m.def("unnamed_key", &unnamed_key);
-  m.def("encode_signature", [](int32_t kind, int32_t reduce_op, int32_t dtype, int32_t root_rank, double prescale,
-                               double postscale, const std::vector<std::vector<int64_t>>& shapes) {
-    std::vector<sirtaki_tensor> tensors;
-    for (const auto& s : shapes) tensors.push_back({nullptr, nullptr, s.data(), static_cast<int32_t>(s.size())});
-    sirtaki_request request{};
-    request.kind = kind;
-    request.reduce_op = reduce_op;
-    request.dtype = dtype;
-    request.root_rank = root_rank;
-    request.prescale_factor = prescale;
-    request.postscale_factor = postscale;
-    request.tensors = tensors.data();
-    request.num_tensors = static_cast<int32_t>(tensors.size());
-    return py::bytes(encode_signature(request));
-  });
-  m.def("plan_fusion", [](const std::vector<std::tuple<uint32_t, int64_t, std::string>>& ready, int64_t threshold) {
-    std::vector<ReadyTensor> tensors;
-    for (const auto& [set, bytes, cls] : ready) tensors.push_back({set, bytes, &cls});
-    return plan_fusion(tensors, threshold);
-  });
+  m.def("encode_signature",
+        [](int32_t kind, int32_t reduce_op, int32_t dtype, int32_t root_rank, double prescale,
+           double postscale, const std::vector<std::vector<int64_t>>& shapes) {
+          std::vector<sirtaki_tensor> tensors;
+          for (const auto& s : shapes)
+            tensors.push_back({nullptr, nullptr, s.data(), static_cast<int32_t>(s.size())});
+          sirtaki_request request{};
+          request.kind = kind;
+          request.reduce_op = reduce_op;
+          request.dtype = dtype;
+          request.root_rank = root_rank;
+          request.prescale_factor = prescale;
+          request.postscale_factor = postscale;
+          request.tensors = tensors.data();
+          request.num_tensors = static_cast<int32_t>(tensors.size());
+          return py::bytes(encode_signature(request));
+        });
+  m.def("plan_fusion",
+        [](const std::vector<std::tuple<uint32_t, int64_t, std::string>>& ready, int64_t threshold) {
+          std::vector<ReadyTensor> tensors;
+          for (const auto& [set, bytes, cls] : ready) tensors.push_back({set, bytes, &cls});
+          return plan_fusion(tensors, threshold);
+        });
   bind_sequencer(m);
 }

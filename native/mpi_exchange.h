@@ -1,8 +1,9 @@
 // Point-to-point messages between hosts through whatever MPI mpi4py has loaded.
 //
-// MPI is met through function pointers. On 64-bit Linux one prototype serves MPICH-like MPIs, whose handles are
-// 32-bit integers, and Open MPI-like ones, whose handles are pointers: an integer argument is passed in a
-// register, of which the callee reads what it needs. Requests and statuses live in buffers large enough for both.
+// MPI is met through function pointers. On 64-bit Linux one prototype serves MPICH-like MPIs, whose handles
+// are 32-bit integers, and Open MPI-like ones, whose handles are pointers: an integer argument is passed in a
+// register, of which the callee reads what it needs. Requests and statuses live in buffers large enough for
+// both.
 //
 // Guarantees: nothing here blocks in MPI, which would burn a core and could not be left when a peer has died.
 // Waiting tests, yields, then sleeps for growing moments, and is given up once the job has failed; buffers of

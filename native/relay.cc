@@ -22,7 +22,12 @@ struct WireFrame {
   uint32_t reserved;
 };
 
-enum Tag : uint64_t { kStopTag = 0, kDoorbellTag = 1, kPeerTag = uint64_t{1} << 32, kLinkTag = uint64_t{2} << 32 };
+enum Tag : uint64_t {
+  kStopTag = 0,
+  kDoorbellTag = 1,
+  kPeerTag = uint64_t{1} << 32,
+  kLinkTag = uint64_t{2} << 32
+};
 constexpr uint64_t kTagKind = ~((uint64_t{1} << 32) - 1);
 
 // How long a process that ends waits for its last words to leave.
@@ -59,7 +64,8 @@ Relay::Relay(const Topology& topology, Segment* segment, RelayLinks links, FileD
     watch(peers_[i].socket.get(), kPeerTag | i, EPOLLIN | EPOLLRDHUP);
     if (peers_[i].pidfd.valid()) watch(peers_[i].pidfd.get(), kPeerTag | i, EPOLLIN);
   }
-  for (size_t i = 0; i < links_.size(); ++i) watch(links_[i]->socket.get(), kLinkTag | i, EPOLLIN | EPOLLRDHUP);
+  for (size_t i = 0; i < links_.size(); ++i)
+    watch(links_[i]->socket.get(), kLinkTag | i, EPOLLIN | EPOLLRDHUP);
 
   // Signals are the application's: its handlers must not run on this thread.
   sigset_t all;
@@ -120,7 +126,8 @@ void Relay::loop() {
       // Announce the sleep, then look once more: a rank that writes after this look knocks.
       sleeps.store(1, std::memory_order_seq_cst);
       bool work = (segment_->failed() && !failure_forwarded_) || drain_log_backlog();
-      for (uint32_t r = 0; is_remote_agent() && r < segment_->shape().local_size; ++r) work |= segment_->has_up(r);
+      for (uint32_t r = 0; is_remote_agent() && r < segment_->shape().local_size; ++r)
+        work |= segment_->has_up(r);
       if (work) {
         sleeps.store(0, std::memory_order_relaxed);
         continue;
@@ -153,16 +160,18 @@ void Relay::on_peer_gone(size_t index) {
   if (!peer.socket.valid()) return;
   peer.socket.close();
   peer.pidfd.close();
-  // The agent's peers may go once they have left; the agent goes last, so its peers must have left themselves.
+  // The agent's peers may go once they have left; the agent goes last, so its peers must have left
+  // themselves.
   const int32_t must_have_left = is_agent() ? peer.rank : topology_.rank;
   const auto local = static_cast<uint32_t>(topology_.local_rank_of[must_have_left]);
   if (segment_->block(local).left.load(std::memory_order_acquire) == 0) report_death(peer.rank);
 }
 
 void Relay::report_death(int32_t rank) {
-  segment_->post_failure(rank, labels_[rank] +
-                                   " ended unexpectedly: it was killed, crashed, or exited without leaving the "
-                                   "job. The job cannot go on; look for that rank's own last messages.");
+  segment_->post_failure(rank,
+                         labels_[rank] +
+                             " ended unexpectedly: it was killed, crashed, or exited without leaving the "
+                             "job. The job cannot go on; look for that rank's own last messages.");
 }
 
 bool Relay::host_has_left(int32_t host) const {

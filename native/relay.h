@@ -1,8 +1,10 @@
 // One thread per process that watches the peers' lives and, on each host's agent, carries the control plane
 // between hosts.
 //
-// It sleeps in epoll on sockets, so that a peer's death is noticed at once, whatever the engine's driver does:
-//   * every rank watches the agent of its host, the agent watches all local ranks (by socket, and by pidfd, which
+// It sleeps in epoll on sockets, so that a peer's death is noticed at once, whatever the engine's driver
+// does:
+//   * every rank watches the agent of its host, the agent watches all local ranks (by socket, and by pidfd,
+//   which
 //     a forked child that inherited the socket cannot keep alive);
 //   * rank 0's relay has a TCP connection to each other host's agent. Up records of a remote host arrive here
 //     and wait in the inbox for the sequencer; log entries go out to all hosts.

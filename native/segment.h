@@ -3,7 +3,8 @@
 // One segment serves all ranks of a host. Its *agent*, the host's lowest rank, makes it. It holds
 //   * the failure board: whether the job has failed, and why;
 //   * the log ring: written by the agent (on host 0 the agent is the sequencer's rank), read by all;
-//   * for each local rank a block: its doorbell, its progress in the data plane, its ring of records going up to
+//   * for each local rank a block: its doorbell, its progress in the data plane, its ring of records going up
+//   to
 //     the agent, and its slots, the buffers through which data passes.
 // Nothing in it is a pointer or a lock: a rank may be killed at any instruction and the others still see a
 // consistent segment.
@@ -35,7 +36,7 @@ struct SegmentShape {
 
 // Why a rank sleeps, and on which word its waker must knock.
 enum class BellState : uint32_t {
-  kAwake = 0,             // somebody drives the engine and will look again before sleeping
+  kAwake = 0,  // somebody drives the engine and will look again before sleeping
   kCoordinatorSleeps = 1,
   kCallerSleeps = 2,
 };

@@ -111,7 +111,8 @@ void Sequencer::submit(int32_t rank, const SubmitRecord& record) {
     pending.rows.assign(ranks.size(), 0);
   }
   if (pending.signatures[index] != 0) {
-    throw std::runtime_error("rank " + std::to_string(rank) + " submitted " + describe(record.key) + " twice");
+    throw std::runtime_error("rank " + std::to_string(rank) + " submitted " + describe(record.key) +
+                             " twice");
   }
   pending.signatures[index] = record.signature;
   pending.rows[index] = record.rows;
@@ -145,8 +146,8 @@ void Sequencer::complete(Key key, Pending* pending) {
 
 void Sequencer::leave(int32_t rank) {
   if (left_[rank]) return;
-  // What is ready was complete before this rank left, so it still takes part in it: it reads the log up to its
-  // own LEFT entry, which therefore must come after.
+  // What is ready was complete before this rank left, so it still takes part in it: it reads the log up to
+  // its own LEFT entry, which therefore must come after.
   plan();
   left_[rank] = true;
   ++num_left_;
@@ -171,10 +172,11 @@ void Sequencer::fail_for_left(Key key, const Pending& pending) {
   for (int32_t r : ranks) {
     if (left_[r]) who += (num_gone++ == 0 ? "" : ", ") + std::to_string(r);
   }
-  const std::string text = "'" + describe(key) + "' cannot be completed: " +
-                           (num_gone == 1 ? "rank " + who + " has" : "ranks " + who + " have") +
-                           " shut down and take part in nothing any more. Make sure that all ranks call the same "
-                           "collectives the same number of times.";
+  const std::string text =
+      "'" + describe(key) +
+      "' cannot be completed: " + (num_gone == 1 ? "rank " + who + " has" : "ranks " + who + " have") +
+      " shut down and take part in nothing any more. Make sure that all ranks call the same "
+      "collectives the same number of times.";
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (pending.signatures[i] != 0) post_error(key, ranks[i], SIRTAKI_RANK_LEFT, text);
   }

@@ -1,9 +1,9 @@
 // The sequencer: decides, on global rank 0, what goes into the job's one log. No I/O, no threads, no clock.
 //
 // In come the ranks' records, out come log entries, the same for all ranks and in one order, so that no two
-// ranks ever wait for each other crosswise. What is rare (a name or signature met for the first time, ranks that
-// disagree) is not decided here but handed out as an event for the rules in collectives/negotiation.py, whose
-// decision comes back through assign_name, assign_signature and post_error.
+// ranks ever wait for each other crosswise. What is rare (a name or signature met for the first time, ranks
+// that disagree) is not decided here but handed out as an event for the rules in collectives/negotiation.py,
+// whose decision comes back through assign_name, assign_signature and post_error.
 //
 // Guarantees:
 //   * A tensor is executed once all members of its set have submitted it with the same signature.
@@ -33,9 +33,9 @@ struct LogEntry {
 struct RareEvent {
   enum class Kind { kNewName, kNewSignature, kDisagreement };
   Kind kind;
-  int32_t rank = 0;   // who asked, for a new name or signature
-  std::string bytes;  // the name or signature
-  Key key = 0;        // for a disagreement
+  int32_t rank = 0;                                         // who asked, for a new name or signature
+  std::string bytes;                                        // the name or signature
+  Key key = 0;                                              // for a disagreement
   std::vector<std::pair<int32_t, std::string>> signatures;  // by global rank, for a disagreement
 };
 

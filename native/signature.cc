@@ -57,7 +57,12 @@ Signature decode_signature(std::string_view bytes) {
 std::string fusion_class(const Signature& s) {
   if (s.kind != SIRTAKI_ALLREDUCE) return {};
   std::string out;
-  Writer(&out).value(s.kind).value(s.reduce_op).value(s.dtype).value(s.prescale_factor).value(s.postscale_factor);
+  Writer(&out)
+      .value(s.kind)
+      .value(s.reduce_op)
+      .value(s.dtype)
+      .value(s.prescale_factor)
+      .value(s.postscale_factor);
   return out;
 }
 

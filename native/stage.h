@@ -1,9 +1,9 @@
 // How the ranks of a host keep step in the data plane: tickets, stages and slots.
 //
-// Data passes through the slots in chunks, each with a *ticket* that all ranks compute alike from the log: the
-// sequence number of the EXECUTE entry and the number of the chunk in it. A rank publishes, per stage, the last
-// ticket it has finished; peers wait for that. The log gives every rank its entries in one order, so stages only
-// grow and nobody waits for a ticket that will not come, unless a rank has failed.
+// Data passes through the slots in chunks, each with a *ticket* that all ranks compute alike from the log:
+// the sequence number of the EXECUTE entry and the number of the chunk in it. A rank publishes, per stage,
+// the last ticket it has finished; peers wait for that. The log gives every rank its entries in one order, so
+// stages only grow and nobody waits for a ticket that will not come, unless a rank has failed.
 #ifndef SIRTAKI_STAGE_H_
 #define SIRTAKI_STAGE_H_
 

@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from sirtaki import _native
 from sirtaki.errors import MISMATCH_CODE
 from sirtaki.negotiation import Signature, disagreement_text

@@ -288,9 +288,7 @@ print([os.environ.get("SIRTAKI_" + name) for name in names], os.environ["PYTHONU
     assert result.stdout(0) == result.stdout(1) == expected
 
 
-@pytest.mark.parametrize(
-    ("n", "hosts", "expected"), [(4, 2, [0, 0, 1, 1]), (3, 2, [0, 0, 1]), (3, 3, [0, 1, 2])]
-)
+@pytest.mark.parametrize(("n", "hosts", "expected"), [(4, 2, [0, 0, 1, 1]), (3, 2, [0, 0, 1]), (3, 3, [0, 1, 2])])
 def test_simulated_hosts_are_blocks_of_ranks(n: int, hosts: int, expected: list[int]) -> None:
     result = run_ranks(n, PREAMBLE + "print(os.environ['SIRTAKI_HOSTNAME'])", hosts=hosts)
     assert [result.stdout(rank) for rank in range(n)] == [f"simulated-{host}\n" for host in expected]

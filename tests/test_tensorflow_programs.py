@@ -43,9 +43,7 @@ def test_keras_training(ranks: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("float_type", "tolerance"), [("float64", 1e-9), ("float32", 1e-4)])
-def test_loss_curve_does_not_depend_on_the_number_of_ranks(
-    float_type: str, tolerance: float, tmp_path: Path
-) -> None:
+def test_loss_curve_does_not_depend_on_the_number_of_ranks(float_type: str, tolerance: float, tmp_path: Path) -> None:
     curves = {}
     for ranks in (1, 2, 4):
         output = tmp_path / f"{ranks}.json"

@@ -102,9 +102,7 @@ def test_reductions_keep_static_shapes(shape: list[int | None] | None) -> None:
     step.get_concrete_function()
 
 
-@pytest.mark.parametrize(
-    ("shape", "gathered"), [([3, 2], [None, 2]), ([None, None], [None, None]), (None, None)]
-)
+@pytest.mark.parametrize(("shape", "gathered"), [([3, 2], [None, 2]), ([None, None], [None, None]), (None, None)])
 def test_allgather_knows_all_but_the_number_of_rows(
     shape: list[int | None] | None, gathered: list[int | None] | None
 ) -> None:

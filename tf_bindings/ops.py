@@ -161,9 +161,7 @@ def broadcast(tensor: TensorLike, root_rank: int, name: str | None = None) -> An
         >>> permutation = hvd.broadcast(tf.random.shuffle(tf.range(1000)), root_rank=0)
     """
     tensor = _convert("broadcast", tensor, MOVABLE, name)
-    return raw_ops.sirtaki_broadcast(
-        tensor, root_rank=root_rank, tensor_name=name or names.automatic("broadcast")
-    )
+    return raw_ops.sirtaki_broadcast(tensor, root_rank=root_rank, tensor_name=name or names.automatic("broadcast"))
 
 
 def gather_with_rows(tensor: TensorLike, name: str) -> tuple[Any, Any]:
@@ -200,9 +198,7 @@ def _resolve_op(function: str, op: int | None, average: bool | None) -> int:
 
 
 def _convert(function: str, value: TensorLike, types: tuple[tf.DType, ...], name: str | None) -> tf.Tensor:
-    if not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(
-        tf_ops.get_default_graph()
-    ):
+    if not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(tf_ops.get_default_graph()):
         raise NotImplementedError(
             f"sirtaki.tensorflow.{function} cannot be compiled by XLA yet: compile the model with "
             "jit_compile=False, or take jit_compile=True off the tf.function that calls it"

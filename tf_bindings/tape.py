@@ -34,19 +34,13 @@ class DistributedGradientTape(tf.GradientTape):
         ...                               model.trainable_variables))
     """
 
-    def __init__(
-        self, gradtape: tf.GradientTape, *, op: int | None = None, sparse_as_dense: bool = False
-    ) -> None:
+    def __init__(self, gradtape: tf.GradientTape, *, op: int | None = None, sparse_as_dense: bool = False) -> None:
         if not isinstance(gradtape, tf.GradientTape):
             raise TypeError(f"DistributedGradientTape needs a tf.GradientTape and got {gradtape!r}")
         if isinstance(gradtape, DistributedGradientTape):
-            raise ValueError(
-                "this tape is distributed already: a second wrapper would reduce gradients twice"
-            )
+            raise ValueError("this tape is distributed already: a second wrapper would reduce gradients twice")
         if op not in (None, sirtaki.Average, sirtaki.Sum):
-            raise ValueError(
-                f"DistributedGradientTape: op is {op!r}; it must be sirtaki.Average or sirtaki.Sum"
-            )
+            raise ValueError(f"DistributedGradientTape: op is {op!r}; it must be sirtaki.Average or sirtaki.Sum")
         # One recording under two names: entering, watching or stopping either is seen by both.
         self.__dict__ = gradtape.__dict__
         self._sirtaki_op = int(sirtaki.Average if op is None else op)

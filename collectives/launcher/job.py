@@ -142,14 +142,10 @@ class Job:
     def _watch_files(self) -> None:
         """Registers what this turn waits for: terminals with text to write, ranks unless it is too much."""
         for sink in set(self._sinks.values()):
-            self._watch(
-                sink.descriptor, selectors.EVENT_WRITE if sink.unwritten else 0, partial(self._flush, sink)
-            )
+            self._watch(sink.descriptor, selectors.EVENT_WRITE if sink.unwritten else 0, partial(self._flush, sink))
         full = any(sink.unwritten >= _MAX_UNWRITTEN for sink in self._sinks.values())
         for peer in self._running.values():
-            self._watch(
-                peer.connection, 0 if full else selectors.EVENT_READ, partial(self._on_readable, peer)
-            )
+            self._watch(peer.connection, 0 if full else selectors.EVENT_READ, partial(self._on_readable, peer))
 
     def _watch(self, file: socket.socket | int, events: int, callback: Callable[[object], None]) -> None:
         watched = file in self._selector.get_map()

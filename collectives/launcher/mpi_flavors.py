@@ -118,9 +118,7 @@ def recognise(mpiexec: str) -> Flavor:
     for flavor in FLAVORS:
         if re.search(flavor.version_pattern, output):
             return flavor
-    first = (
-        output.strip().splitlines()[0] if output.strip() else f"nothing, and exited with {answer.returncode}"
-    )
+    first = output.strip().splitlines()[0] if output.strip() else f"nothing, and exited with {answer.returncode}"
     raise ConfigError(
         f"{mpiexec} is of no known MPI ({', '.join(f.name for f in FLAVORS)}); its --version says: {first}"
     )

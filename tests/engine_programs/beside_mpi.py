@@ -3,9 +3,8 @@
 import threading
 
 import numpy as np
-from mpi4py import MPI
-
 import sirtaki
+from mpi4py import MPI
 
 sirtaki.init()
 world = MPI.COMM_WORLD

@@ -5,7 +5,6 @@ import sys
 import ml_dtypes
 import numpy as np
 import oracle
-
 import sirtaki
 
 SHAPES = [(), (1,), (3, 4), (0,), (2, 0, 3), (1023,), (9000,), (300_001,), (700_001,)]

@@ -1,7 +1,6 @@
 """Ranks that disagree: the same exception on all, naming everything; afterwards the engine works."""
 
 import numpy as np
-
 import sirtaki
 
 sirtaki.init()

@@ -10,7 +10,6 @@ import sys
 import threading
 
 import numpy as np
-
 import sirtaki
 
 how, victim, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]

@@ -7,7 +7,6 @@ import hashlib
 
 import numpy as np
 import oracle
-
 import sirtaki
 
 sirtaki.init()

@@ -7,7 +7,6 @@ import sys
 import threading
 
 import numpy as np
-
 import sirtaki
 from sirtaki.errors import NotInitializedError
 

@@ -30,9 +30,7 @@ def check_scaling():
     third = 1.0 / 3.0  # a float32 attribute would lose half of its digits
     for dtype, tolerance in ((tf.float32, 1e-6), (tf.float64, 1e-15)):
         tensor = tf.constant([3.0, 5.0], dtype)
-        for _, call in both_ways(
-            lambda t: hvd.allreduce(t, op=hvd.Sum, prescale_factor=third, postscale_factor=2.0)
-        ):
+        for _, call in both_ways(lambda t: hvd.allreduce(t, op=hvd.Sum, prescale_factor=third, postscale_factor=2.0)):
             expected = np.array([3.0, 5.0]) * third * 2.0 * SIZE
             np.testing.assert_allclose(call(tensor), expected, rtol=tolerance)
     old_style = hvd.allreduce(tf.constant([1.0]), average=False)
@@ -63,9 +61,7 @@ def check_allgather():
         for way, call in both_ways(hvd.allgather):
             result = call(tensor)
             assert result.dtype == dtype
-            np.testing.assert_array_equal(
-                result.numpy(), expected.astype(dtype.as_numpy_dtype), f"{way} {dtype}"
-            )
+            np.testing.assert_array_equal(result.numpy(), expected.astype(dtype.as_numpy_dtype), f"{way} {dtype}")
     assert hvd.allgather(tf.zeros([0, 3])).shape == (0, 3)
     np.testing.assert_array_equal(hvd.allgather(tf.constant([RANK])), np.arange(SIZE))
 
@@ -132,9 +128,7 @@ def check_gradients():
 
 
 def check_slices():
-    slices = tf.IndexedSlices(
-        tf.fill([RANK + 1, 2], float(RANK + 1)), tf.range(RANK + 1), tf.constant([9, 2])
-    )
+    slices = tf.IndexedSlices(tf.fill([RANK + 1, 2], float(RANK + 1)), tf.range(RANK + 1), tf.constant([9, 2]))
     expected = np.zeros([9, 2])
     for rank in range(SIZE):
         expected[: rank + 1] += rank + 1
@@ -175,9 +169,7 @@ def check_mismatches():
     for case, call in {
         "shape": lambda: hvd.allreduce(odd_shape, name="odd.shape"),
         "type": lambda: hvd.allreduce(odd_type, name="odd.type"),
-        "op": lambda: hvd.allreduce(
-            tf.zeros([3]), op=hvd.Sum if RANK == last else hvd.Average, name="odd.op"
-        ),
+        "op": lambda: hvd.allreduce(tf.zeros([3]), op=hvd.Sum if RANK == last else hvd.Average, name="odd.op"),
         "root": lambda: hvd.broadcast(tf.zeros([3]), 1 if RANK == last else 0, name="odd.root"),
         "columns": lambda: hvd.allgather(tf.zeros([3, 2 if RANK == last else 3]), name="odd.columns"),
     }.items():
@@ -193,9 +185,7 @@ def check_arguments():
     assert_raises(TypeError, lambda: hvd.broadcast(tf.constant(["text"]), 0), "string")
     assert_raises(ValueError, lambda: hvd.allreduce(1.0, average=True, op=hvd.Sum), "average")
     assert_raises(ValueError, lambda: hvd.allreduce(1.0, op=77), "77")
-    assert_raises(
-        tf.errors.InvalidArgumentError, lambda: hvd.allgather(1.0, name="single"), "single", "scalar"
-    )
+    assert_raises(tf.errors.InvalidArgumentError, lambda: hvd.allgather(1.0, name="single"), "single", "scalar")
     assert_raises(tf.errors.InvalidArgumentError, lambda: hvd.broadcast(1.0, SIZE), str(SIZE))
 
 
@@ -213,9 +203,7 @@ def check_broadcast_variables():
     assert int(variables[-3].numpy()) == SIZE - 1
     if SIZE > 1:
         uneven = variables if RANK == 0 else variables[1:]
-        assert_raises(
-            hvd.errors.MismatchError, lambda: hvd.broadcast_variables(uneven, 0), "rank 1", "variables"
-        )
+        assert_raises(hvd.errors.MismatchError, lambda: hvd.broadcast_variables(uneven, 0), "rank 1", "variables")
 
 
 for check in [value for name, value in dict(globals()).items() if name.startswith("check_")]:
