@@ -18,13 +18,14 @@ PYTEST_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint format clean
+.PHONY: help demo test lint format docs clean
 
 help:
 	@echo "make demo     install into .venv and train a small Keras model on two ranks"
 	echo "make test     install what the tests need and run them; PYTEST_ARGS='-k launcher' for some"
 	echo "make lint     check format, style, types and the native code's format"
 	echo "make format   rewrite the sources in the project's format"
+	echo "make docs     write the pages that are generated from the sources"
 	echo "make clean    remove .venv and everything built"
 
 demo: $(STAMPS)/demo
@@ -49,6 +50,9 @@ format: $(STAMPS)/lint
 	@$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(NATIVE)
 	$(BIN)/ruff check --fix .
+
+docs: $(STAMPS)/project
+	@$(BIN)/python -c 'from sirtaki.config import as_markdown; print(as_markdown(), end="")' > docs/settings.md
 
 clean:
 	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -57,9 +57,9 @@ def init() -> None:
     settings = config.Settings.from_environment()
     if launched_size() > 1 and not _is_child_of_rank():
         topology, native = bootstrap.connect(settings)
+        os.environ[config.RANK_PID] = str(os.getpid())
     else:
         topology, native = bootstrap.single(settings)
-    os.environ[config.RANK_PID] = str(os.getpid())
     _install_hooks()
     _job = _Job(topology, Engine(native, topology.size))
 

@@ -11,11 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _SHARED_MEMORY = Path("/dev/shm")
+# What Sirtaki and the MPI libraries under it could leave; a name of another kind is another program's.
+_KINDS = ("sirtaki", "mpich", "ucx_", "vader_", "sm_segment", "Intel_MPI", "shm-col-space")
 
 
 def shared_names() -> set[str]:
-    """Returns the files in /dev/shm, and Sirtaki's abstract sockets as ``@name inode``."""
-    files = {str(entry) for entry in _SHARED_MEMORY.iterdir()} if _SHARED_MEMORY.is_dir() else set()
+    """Returns files of `_KINDS` in /dev/shm, and Sirtaki's abstract sockets as ``@name inode``."""
+    entries = _SHARED_MEMORY.iterdir() if _SHARED_MEMORY.is_dir() else ()
+    files = {str(entry) for entry in entries if entry.name.startswith(_KINDS)}
     sockets = set()
     for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
         fields = line.split(maxsplit=7)

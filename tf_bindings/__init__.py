@@ -27,6 +27,15 @@ from sirtaki import (
 )
 from sirtaki import init as _init
 
+try:
+    import keras  # noqa: F401
+    import tensorflow  # noqa: F401
+except ModuleNotFoundError as _missing:
+    raise errors.MissingDependencyError(
+        f"sirtaki.tensorflow needs TensorFlow 2.16 or later with Keras 3, and there is none ({_missing}). "
+        "Run: pip install 'sirtaki[tensorflow]', or install a TensorFlow of your choice."
+    ) from _missing
+
 # The gradients are imported for their registration.
 from sirtaki.tensorflow import callbacks, diagnostics, gradients, guard  # noqa: F401
 from sirtaki.tensorflow.guard import UnreducedGradientsWarning

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 # How a supervisor finds its launcher: JSON of `Rendezvous`. Taken out of the command's environment.
+# Marks the children of a rank (sirtaki.config.RANK_PID); a job that a rank or its child launches is a new one.
+RANK_PID_VARIABLE = "SIRTAKI_RANK_PID"
 RENDEZVOUS_VARIABLE = "SIRTAKI_LAUNCHER"
 
 _HEADER = struct.Struct("!BI")

@@ -24,7 +24,18 @@ import sys
 import time
 
 from .process_control import die_with_parent, signal_group, signals_as_bytes
-from .protocol import RENDEZVOUS_VARIABLE, Decoder, Exit, Hello, Kind, Rendezvous, Start, pack, pack_object
+from .protocol import (
+    RANK_PID_VARIABLE,
+    RENDEZVOUS_VARIABLE,
+    Decoder,
+    Exit,
+    Hello,
+    Kind,
+    Rendezvous,
+    Start,
+    pack,
+    pack_object,
+)
 from .shared_memory import remove_orphans
 
 # In this order: Open MPI's daemon may itself run under a PMIx server, the first name is its own.
@@ -88,6 +99,7 @@ class Supervisor:
     def _spawn(self) -> None:
         start = self._start
         environment = {**start.defaults, **os.environ, **start.overrides}
+        environment.pop(RANK_PID_VARIABLE, None)
         parent = os.getpid()
 
         def prepare() -> None:

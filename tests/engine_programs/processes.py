@@ -49,6 +49,12 @@ if size > 1:
     assert output.stdout.split() == ["0", "1"], output
     assert "becomes a job of one rank" in output.stderr
 
+    # A job that a rank launches is a job of its own.
+    if rank == 0:
+        command = [sys.executable, "-m", "sirtaki.launcher", "--no-label", "-np", "2", sys.executable, "-c", program]
+        output = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert sorted(output.stdout.split()) == ["0", "1", "2", "2"], output
+
 failures = []
 
 
@@ -76,4 +82,4 @@ if rank == 0:
     handles = [sirtaki.allreduce_async(np.ones(1), name="n" * 1000 + str(i)) for i in range(1500)]
 for handle in handles:
     assert handle.result()[0] == 1
-assert os.environ["SIRTAKI_RANK_PID"] == str(os.getpid())
+assert os.environ.get("SIRTAKI_RANK_PID") == (str(os.getpid()) if size > 1 else None)
