@@ -173,9 +173,9 @@ def as_markdown() -> str:
         "|---|---|---|---|",
     ]
     for field in dataclasses.fields(Settings):
-        default = {None: "see meaning" if "Default:" in field.metadata["doc"] else "", False: "0"}.get(
-            field.default, str(field.default)
-        )
+        default = "see meaning" if "Default:" in field.metadata["doc"] else ""
+        if field.default is not None:
+            default = str(int(field.default))
         agreed = "yes" if field.metadata["agreed"] else ""
         lines.append(f"| `{field.metadata['variable']}` | {default} | {agreed} | {field.metadata['doc']} |")
     return "\n".join(lines) + "\n"
