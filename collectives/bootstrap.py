@@ -24,7 +24,9 @@ from sirtaki.topology import Topology, group_by_host
 from sirtaki.version import __version__
 
 _NUM_SLOTS = 4
-_SLOT_BYTES_ONE_HOST = 2**20
+# Half of the second-level cache of one core (1 to 2 MiB): two ranks reduced 1 MiB of float32 in 226 us with 512 KiB,
+# in 411 us with 1 MiB and in 265 us with 128 KiB; above 16 MiB all of these were equal.
+_SLOT_BYTES_ONE_HOST = 2**19
 _SLOT_BYTES_BETWEEN_HOSTS = 4 * 2**20
 _SPIN_US = 50.0
 

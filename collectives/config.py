@@ -78,7 +78,7 @@ class Settings:
         _slot,
         None,
         True,
-        "Bytes of one shared-memory slot, the chunk in which data moves: a multiple of 4096. Default: 1 MiB "
+        "Bytes of one shared-memory slot, the chunk in which data moves: a multiple of 4096. Default: 512 KiB "
         "on one host, 4 MiB between hosts.",
     )
     spin_us: float | None = _setting(
@@ -174,7 +174,7 @@ def as_markdown() -> str:
     ]
     for field in dataclasses.fields(Settings):
         default = "see meaning" if "Default:" in field.metadata["doc"] else ""
-        if field.default is not None:
+        if isinstance(field.default, (int, float)):
             default = str(int(field.default))
         agreed = "yes" if field.metadata["agreed"] else ""
         lines.append(f"| `{field.metadata['variable']}` | {default} | {agreed} | {field.metadata['doc']} |")
