@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +27,7 @@ class Engine:
 
     def __init__(self, native: _native.Engine, size: int) -> None:
         self.native = native
+        self._pid = os.getpid()
         self._thread: threading.Thread | None = None
         if size > 1:
             self._thread = threading.Thread(target=self._coordinate, name="sirtaki-coordinator", daemon=True)
@@ -51,6 +53,8 @@ class Engine:
 
     def wait(self, handle: _native.Handle, timeout: float | None) -> bool:
         """Wait until a request is done; return whether it is."""
+        if os.getpid() != self._pid:
+            raise errors.NotInitializedError("a handle of the parent process cannot be waited for in a forked child")
         return self.native.wait(handle, -1 if timeout is None else int(timeout * 1e9))
 
     def raise_for(self, handle: _native.Handle) -> None:

@@ -709,7 +709,7 @@ bool Engine::may_end() const {
   if (!own_left_.load()) return false;
   if (sequencer_) {
     const std::lock_guard<std::mutex> lock(sequencer_mutex_);
-    if (!sequencer_->all_left()) return false;
+    if (!sequencer_->all_left() || !log_backlog_.empty()) return false;
   }
   if (topology_.local_rank() != 0) return true;
   for (uint32_t r = 0; r < segment_->shape().local_size; ++r) {
@@ -723,7 +723,13 @@ void Engine::close() {
 }
 
 void Engine::abandon_after_fork() {
-  if (relay_) relay_->abandon_after_fork();
+  if (!segment_) return;
+  relay_->abandon_after_fork();
+  // The shared memory behind these is not mapped here: not even their destructors may run.
+  static_cast<void>(relay_.release());
+  static_cast<void>(mpi_.release());
+  static_cast<void>(stages_.release());
+  static_cast<void>(segment_.release());
 }
 
 // ---- Rare events

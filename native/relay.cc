@@ -109,6 +109,7 @@ void Relay::abandon_after_fork() {
   doorbell_.close();
   stop_event_.close();
   epoll_.close();
+  if (thread_.joinable()) thread_.detach();  // it runs in the parent; there is nothing to join here
 }
 
 void Relay::loop() {
@@ -321,6 +322,7 @@ void Relay::flush(Link* link) {
 }
 
 bool Relay::everything_sent() {
+  if (!log_backlog_.empty() && !segment_->failed()) return false;
   for (auto& link : links_) {
     const std::lock_guard<std::mutex> lock(link->mutex);
     if (!link->unsent.empty()) return false;

@@ -1,5 +1,6 @@
 """Children of ranks are no ranks, use before init is told, and several threads may call at once."""
 
+import gc
 import multiprocessing
 import os
 import subprocess
@@ -43,6 +44,22 @@ if size > 1:
         assert "forked" in answer, answer
     child.join()
     assert child.exitcode == 0
+
+    # A child that holds a handle of its parent and lets go of everything. It ends as multiprocessing's children do,
+    # without exit functions: MPI_Finalize in a forked child is MPI's to forbid.
+    handle = sirtaki.allreduce_async(np.ones(1), name="from before the fork")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            handle.result()
+            os._exit(8)
+        except NotInitializedError:
+            del handle
+            sirtaki.job._job = None
+            gc.collect()
+            os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert handle.result()[0] == 1
 
     program = "import sirtaki; sirtaki.init(); print(sirtaki.rank(), sirtaki.size())"
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
