@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -30,13 +31,15 @@ _REDUCIBLE = {"float16", "bfloat16", "float32", "float64", "int32", "int64"}
 _INTEGERS = {"int32", "int64"}
 
 
-def dtype_code(dtype: npt.DTypeLike) -> int:
+# The names of types are slow to make and every call asks for one; there are few types.
+@functools.lru_cache(maxsize=256)
+def dtype_code(dtype: np.dtype[Any]) -> int:
     """Return the engine's number of a NumPy type.
 
     Raises:
         TypeError: the type cannot be sent.
     """
-    name = np.dtype(dtype).name
+    name = dtype.name
     if name not in _CODES:
         raise TypeError(f"arrays of type {name} cannot be sent; the types are {', '.join(_CODES)}")
     return _CODES[name]
@@ -47,6 +50,7 @@ def dtype_name(code: int) -> str:
     return _NAMES[code]
 
 
+@functools.lru_cache(maxsize=256)
 def check_reducible(dtype: np.dtype[Any], scaled: bool) -> None:
     """Raise TypeError unless arrays of this type can be reduced, and scaled if `scaled`."""
     name = dtype.name

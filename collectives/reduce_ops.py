@@ -32,6 +32,8 @@ def resolve(average: bool | None, op: int | None) -> ReduceOp:
         return Average if average else Sum
     if op is None:
         return Average
+    if isinstance(op, ReduceOp):
+        return op
     try:
         return ReduceOp(op)
     except ValueError:
