@@ -29,6 +29,7 @@ _NUM_SLOTS = 4
 _SLOT_BYTES_ONE_HOST = 2**19
 _SLOT_BYTES_BETWEEN_HOSTS = 4 * 2**20
 _SPIN_US = 50.0
+_LEAST_SLOT_BYTES_PER_RANK = 64  # a cache line for each block of an allgather
 
 _SECRET_BYTES = 16
 _HELLO = struct.Struct(f"<i{_SECRET_BYTES}s")  # rank, secret
@@ -70,11 +71,20 @@ def connect(settings: Settings) -> tuple[Topology, _native.Engine]:
         ConfigError: ranks have different versions or settings.
         SirtakiError: the ranks cannot reach each other.
     """
-    world = World()
-    everybody: list[Introduction] = world.allgather(_introduce(world.rank, settings))
+    watchdog = _native.Watchdog(settings.start_timeout, _missing_text(settings))
+    try:
+        world = World()
+        everybody: list[Introduction] = world.allgather(_introduce(world.rank, settings))
+    finally:
+        watchdog.cancel()
     world.unlink_shared_memory()
     check_agreement(everybody)
     topology = group_by_host(world.rank, [i.host_key for i in everybody])
+    if _slot_bytes(topology, settings) < _LEAST_SLOT_BYTES_PER_RANK * topology.size:
+        raise ConfigError(
+            f"SIRTAKI_SLOT_BYTES={settings.slot_bytes} is too small for {topology.size} ranks: at least "
+            f"{_LEAST_SLOT_BYTES_PER_RANK} bytes per rank are needed"
+        )
     if topology.num_hosts > 1 and not world.has_multiple_threads():
         raise SirtakiError(
             "a job on several hosts calls MPI from several threads, and MPI was initialized without "
@@ -111,6 +121,14 @@ def check_agreement(everybody: Sequence[Introduction]) -> None:
         if others:
             listed = ", ".join(f"{value!r} on rank {rank}" for rank, value in list(others.items())[:8])
             raise ConfigError(f"{fact} must be the same on all ranks, but is {expected!r} on rank 0 and {listed}")
+
+
+def _missing_text(settings: Settings) -> str:
+    return (
+        f"sirtaki: process {os.getpid()} has waited in init() for {settings.start_timeout:g} seconds for all ranks to "
+        "call it. A rank that is missing may have ended before, may never call init(), or may still prepare: then "
+        "call init() first, or raise SIRTAKI_START_TIMEOUT.\n"
+    )
 
 
 def _introduce(rank: int, settings: Settings) -> Introduction:

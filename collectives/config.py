@@ -38,15 +38,15 @@ def _positive(text: str) -> float:
 
 def _microseconds(text: str) -> float:
     value = float(text)
-    if not value >= 0:
-        raise ValueError("must not be negative")
+    if not 0 <= value <= 100_000:
+        raise ValueError("must be from 0 to 100000")
     return value
 
 
 def _slot(text: str) -> int:
     value = int(text)
-    if value < 4096 or value % 4096:
-        raise ValueError("must be a positive multiple of 4096")
+    if not 4096 <= value <= 2**30 or value % 4096:
+        raise ValueError("must be a multiple of 4096, from 4096 to 2**30")
     return value
 
 
@@ -110,7 +110,7 @@ class Settings:
         _positive,
         120.0,
         False,
-        "Seconds that init() waits for the connections between ranks.",
+        "Seconds that init() waits for the other ranks to call it, and then for the connections between them.",
     )
     allow_unwrapped_optimizer: bool = _setting(
         "SIRTAKI_ALLOW_UNWRAPPED_OPTIMIZER",

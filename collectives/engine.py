@@ -72,6 +72,11 @@ class Engine:
         self.native.leave()
         self.native.wait_until_may_end(-1)
 
+    def leave_and_wait_for_all(self) -> None:
+        """Leave the job and return when all ranks have, or one has failed."""
+        self.native.leave()
+        self.native.wait_until_all_left()
+
     def close(self) -> None:
         """Stop all threads of the engine."""
         _native.set_current_engine(None)

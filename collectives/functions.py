@@ -7,6 +7,7 @@ need names.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -165,6 +166,7 @@ def allgather(tensor: npt.ArrayLike, name: str | None = None) -> Array:
 
 def gather_with_rows(tensor: npt.ArrayLike, name: str | None = None) -> tuple[Array, list[int]]:
     """Like `allgather`, with the number of rows that each rank has given."""
+    _check_name(name)
     engine = job.current("allgather").engine
     array = as_sendable(tensor)
     handle = engine.submit(ALLGATHER, [array], [], dtype=dtype_code(array.dtype), name=name, wait=True)
@@ -192,6 +194,8 @@ def broadcast(tensor: npt.ArrayLike, root_rank: int, name: str | None = None) ->
         >>> int(sirtaki.broadcast(np.array(sirtaki.rank()), root_rank=0))
         0
     """
+    _check_name(name)
+    root_rank = operator.index(root_rank)
     engine = job.current("broadcast").engine
     array = as_sendable(tensor)
     output = np.empty_like(array)
@@ -208,6 +212,7 @@ def barrier(name: str | None = None) -> None:
     Raises:
         RanksFailedError, RankLeftError: a rank died, or has shut down.
     """
+    _check_name(name)
     engine = job.current("barrier").engine
     engine.raise_for(engine.submit(BARRIER, [], [], name=name, wait=True))
 
@@ -223,6 +228,7 @@ def _allreduce(
     in_place: bool = False,
 ) -> list[tuple[list[int], Handle[list[Array]]]]:
     """Submit one request per element type; return each with the positions of its tensors."""
+    _check_name(name)
     engine = job.current("allreduce").engine
     reduce_op = resolve(average, op)
     arrays = [as_sendable(t) for t in tensors]
@@ -248,6 +254,20 @@ def _allreduce(
         )
         requests.append((members, Handle(engine, native, _constant(outputs))))
     return requests
+
+
+def _check_name(name: str | None) -> None:
+    if name is None:
+        return
+    if not isinstance(name, str):
+        raise TypeError(f"a name is text, and name={name!r} is not")
+    if not name or "\0" in name or not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"name={name!r} cannot be encoded as UTF-8") from None
+        if not name or "\0" in name:
+            raise ValueError(f"name={name!r} cannot be used: a name is not empty and has no NUL character")
 
 
 def _constant(value: list[Array]) -> Callable[[object], list[Array]]:

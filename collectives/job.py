@@ -6,17 +6,21 @@ import atexit
 import logging
 import os
 import sys
+import threading
 from types import TracebackType
 
-from sirtaki import _native, bootstrap, config
+from sirtaki import _native, bootstrap, config, mpi
 from sirtaki.engine import Engine
-from sirtaki.errors import NotInitializedError
+from sirtaki.errors import NotInitializedError, RankLeftError
 from sirtaki.mpi import launched_size
 from sirtaki.topology import Topology
 
 _log = logging.getLogger("sirtaki")
 
 _FAILED_JOB_EXIT_CODE = 1
+# Of a rank that an error of another rank has ended; the launcher then looks on for the one to blame. It knows the
+# number from launcher/protocol.py.
+ENDED_BY_ANOTHER_EXIT_CODE = 79
 
 
 class _Job:
@@ -29,7 +33,9 @@ class _Job:
 
 
 _job: _Job | None = None
+_lock = threading.RLock()  # init and shutdown may be called from any thread
 _hooks_installed = False
+_ended_by_another = False
 
 
 def init() -> None:
@@ -50,18 +56,19 @@ def init() -> None:
         True
     """
     global _job
-    if _job is not None:
-        if _job.pid == os.getpid():
-            return
+    if _job is not None and _job.pid != os.getpid():
         raise NotInitializedError(_forked_text("init"))
-    settings = config.Settings.from_environment()
-    if launched_size() > 1 and not _is_child_of_rank():
-        topology, native = bootstrap.connect(settings)
-        os.environ[config.RANK_PID] = str(os.getpid())
-    else:
-        topology, native = bootstrap.single(settings)
-    _install_hooks()
-    _job = _Job(topology, Engine(native, topology.size))
+    with _lock:
+        if _job is not None:
+            return
+        settings = config.Settings.from_environment()
+        if launched_size() > 1 and not _is_child_of_rank():
+            topology, native = bootstrap.connect(settings)
+            os.environ[config.RANK_PID] = str(os.getpid())
+        else:
+            topology, native = bootstrap.single(settings)
+        _install_hooks()
+        _job = _Job(topology, Engine(native, topology.size))
 
 
 def shutdown() -> None:
@@ -71,16 +78,16 @@ def shutdown() -> None:
     when all, or all of that host, have left. Runs by itself at exit. Without `init` it does nothing.
     """
     global _job
-    if _job is None or _job.pid != os.getpid():
+    if not is_initialized():
         return
-    job = _job
-    try:
-        job.engine.leave()
-    finally:
-        # A failed job must not be left in peace: MPI's own end would wait for the dead.
-        if not job.engine.native.failed:
+    with _lock:
+        if _job is None:
+            return
+        _job.engine.leave()
+        # A failed job stays: every call says why it failed, and the exit must know.
+        if not _job.engine.native.failed:
+            _job.engine.close()
             _job = None
-            job.engine.close()
 
 
 def is_initialized() -> bool:
@@ -160,15 +167,33 @@ def _install_hooks() -> None:
     previous = sys.excepthook
 
     def announce(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        global _ended_by_another
         previous(kind, error, trace)
         if is_initialized():
             job = current("excepthook")
             sys.stderr.flush()
-            text = f"{kind.__name__}: {error}".strip(": ")
-            job.engine.announce_failure(f"rank {job.topology.rank} raised {text}")
+            first = job.engine.announce_failure(f"rank {job.topology.rank} raised {_describe(error)}")
+            _ended_by_another = not first or _is_of_rank_that_left(error)
 
     sys.excepthook = announce
     os.register_at_fork(after_in_child=_abandon_in_child)
+
+
+def _describe(error: BaseException) -> str:
+    """Return the exception's name and text, whatever its text is."""
+    name = type(error).__name__
+    try:
+        text = f"{name}: {error}"
+    except Exception:  # a __str__ that raises must not keep the others from hearing of the failure
+        text = f"{name} (whose text cannot be made)"
+    return text.encode("utf-8", "backslashreplace").decode().strip(": ")
+
+
+def _is_of_rank_that_left(error: BaseException) -> bool:
+    """Whether the error tells that another rank is gone, also as TensorFlow tells it."""
+    return isinstance(error, RankLeftError) or (
+        type(error).__name__ == "AbortedError" and "cannot take part any more" in str(error)
+    )
 
 
 def _abandon_in_child() -> None:
@@ -178,21 +203,33 @@ def _abandon_in_child() -> None:
 
 
 def _leave_at_exit() -> None:
-    if not is_initialized():
-        return
-    job = current("exit")
-    shutdown()
-    if job.engine.native.failed:
-        # The last words go out, to the other hosts too; then the process ends without MPI_Finalize, which would
-        # wait for ranks that are gone.
-        job.engine.native.close()
-        logging.shutdown()
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except (OSError, ValueError):
-                continue  # closed already; the exit code still tells
-        os._exit(_FAILED_JOB_EXIT_CODE)
+    """End this process's part in the job and in MPI, or, if the job has failed, end without MPI_Finalize."""
+    global _job
+    if is_initialized():
+        job = current("exit")
+        with _lock:
+            # Waiting here sleeps, in MPI_Finalize it would not; and a rank that fails meanwhile is still heard.
+            job.engine.leave_and_wait_for_all()
+            failed = job.engine.native.failed
+            job.engine.close()
+            _job = None
+        if failed and _ended_by_another:
+            _exit_now(ENDED_BY_ANOTHER_EXIT_CODE)
+        if failed and mpi.is_finalized_by_mpi4py():
+            _exit_now(_FAILED_JOB_EXIT_CODE)
+        if failed:
+            return
+    mpi.finalize()
+
+
+def _exit_now(code: int) -> None:
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue  # closed already; the exit code still tells
+    os._exit(code)
 
 
 # At import, not at init: exit functions run last in, first out, and those of the application come first.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -24,6 +25,8 @@ _LAUNCHERS = (
 
 # Our traffic runs on a communicator of our own, made once per process: their number is limited.
 _communicator: Any = None
+# The process in which this module is to end MPI, None if mpi4py does it.
+_finalizing_pid: int | None = None
 
 
 def launched_size(environment: Mapping[str, str] = os.environ) -> int:
@@ -32,6 +35,21 @@ def launched_size(environment: Mapping[str, str] = os.environ) -> int:
         if environment.get(size, "").isdigit():
             return int(environment[size])
     return 1
+
+
+def finalize() -> None:
+    """End MPI at the exit of a job that has gone well, unless mpi4py was imported before and does it."""
+    if _finalizing_pid != os.getpid():
+        return
+    from mpi4py import MPI
+
+    if not MPI.Is_finalized():
+        MPI.Finalize()
+
+
+def is_finalized_by_mpi4py() -> bool:
+    """Whether this process calls MPI_Finalize at its exit, whatever happens."""
+    return _communicator is not None and _finalizing_pid is None
 
 
 class World:
@@ -44,9 +62,16 @@ class World:
             MissingDependencyError: mpi4py or an MPI library is missing.
             SirtakiError: the launcher belongs to another MPI than the one that mpi4py has loaded.
         """
-        global _communicator
+        global _communicator, _finalizing_pid
         expected = launched_size()
         try:
+            import mpi4py
+
+            if "mpi4py.MPI" not in sys.modules and mpi4py.rc.finalize is None:
+                # mpi4py would call MPI_Finalize at any exit: in a failed job, where it waits for the dead, and in
+                # forked children, where it destroys what their parent uses. `finalize` knows better.
+                mpi4py.rc.finalize = False
+                _finalizing_pid = os.getpid()
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
             raise MissingDependencyError(

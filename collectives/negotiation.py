@@ -13,6 +13,7 @@ from sirtaki import _native
 from sirtaki.dtypes import dtype_name
 from sirtaki.reduce_ops import ReduceOp
 
+_LONGEST_NAME = 300  # characters of a name that a message shows
 _KINDS = ("allreduce", "allgather", "broadcast", "barrier")
 
 
@@ -99,7 +100,8 @@ sent allreduce of float64 (2,) with op=Sum. Nothing was computed. Make the call 
         listed = ", ".join(map(str, ranks[:8])) + (f", ... ({len(ranks)} ranks)" if len(ranks) > 8 else "")
         parts.append(f"rank{'s' if len(ranks) > 1 else ''} {listed} sent {signature}")
     fields = " and ".join(_differing_fields(list(groups)))
+    shown = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
     return (
-        f"'{name}' differs between ranks in its {fields}: {'; '.join(parts)}. Nothing was computed. "
+        f"'{shown}' differs between ranks in its {fields}: {'; '.join(parts)}. Nothing was computed. "
         "Make the call the same on all ranks."
     )

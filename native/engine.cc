@@ -14,9 +14,18 @@ namespace sirtaki {
 namespace {
 
 constexpr int kLooksPerClockRead = 32;
+// A signal that arrives just before a thread sleeps leaves no trace in the kernel, so a caller that waits
+// looks for signals this often. Only callers: the coordinator sleeps as long as there is nothing to do.
+constexpr int64_t kSignalCheckNs = 200 * 1000 * 1000;
 // A record must fit into the rings with room to spare; a signature this long is a group of thousands of
 // tensors.
 constexpr size_t kLongestRecord = 256 * 1024;
+
+// How long a waiting caller sleeps at most.
+int64_t sleep_limit(int64_t deadline_ns) {
+  if (deadline_ns < 0) return kSignalCheckNs;
+  return std::clamp<int64_t>(deadline_ns - now_ns(), 0, kSignalCheckNs);
+}
 
 }  // namespace
 
@@ -190,7 +199,11 @@ void Engine::send_submit_or_wait(RequestPtr owner) {
 void Engine::send_up(Record type, std::string_view payload) {
   if (up_backlog_.empty() && segment_->write_up(type, payload)) return;
   up_backlog_.emplace_back(type, payload);
-  has_up_backlog_.store(true, std::memory_order_release);
+  has_up_backlog_.store(true, std::memory_order_seq_cst);
+  // The reader may have made room, and rung, before the flag told what for.
+  if (segment_->own_block().up_blocked.load(std::memory_order_seq_cst) == 0) {
+    segment_->ring(segment_->local_rank());
+  }
 }
 
 bool Engine::flush_backlog() {
@@ -291,10 +304,9 @@ Outcome Engine::submit_and_wait(const sirtaki_request& request, const std::funct
     submit(request);
     return wait(condition, -1);
   }
+  const RoleHolder holder(this);
   submit(request);
-  const Outcome outcome = drive(condition, -1);
-  release_role();
-  return outcome;
+  return drive(condition, -1);
 }
 
 Outcome Engine::wait(const std::function<bool()>& condition, int64_t timeout_ns) {
@@ -303,21 +315,19 @@ Outcome Engine::wait(const std::function<bool()>& condition, int64_t timeout_ns)
   for (;;) {
     if (condition()) return Outcome::kDone;
     if (take_role()) {
-      const Outcome outcome = drive(condition, deadline);
-      release_role();
-      return outcome;
+      const RoleHolder holder(this);
+      return drive(condition, deadline);
     }
     num_waiters_.fetch_add(1);
     const uint32_t seen = waiters_word_.load();
     Wake wake = Wake::kWoken;
     if (!condition() && role_.load() != 0) {
-      const int64_t left = deadline < 0 ? -1 : std::max<int64_t>(0, deadline - now_ns());
-      wake = futex_wait(&waiters_word_, seen, left, Scope::kProcess);
+      wake = futex_wait(&waiters_word_, seen, sleep_limit(deadline), Scope::kProcess);
     }
     num_waiters_.fetch_sub(1);
     if (condition()) return Outcome::kDone;
-    if (wake == Wake::kSignal) return Outcome::kInterrupted;
     if (deadline >= 0 && now_ns() >= deadline) return Outcome::kTimedOut;
+    if (wake != Wake::kWoken) return Outcome::kInterrupted;
   }
 }
 
@@ -344,14 +354,13 @@ Outcome Engine::drive(const std::function<bool()>& condition, int64_t deadline_n
     std::atomic_thread_fence(std::memory_order_seq_cst);
     Wake wake = Wake::kWoken;
     if (!has_work() && !condition()) {
-      const int64_t left = deadline_ns < 0 ? -1 : std::max<int64_t>(0, deadline_ns - now_ns());
-      wake = futex_wait(&own.caller_word, seen, left, Scope::kShared);
+      wake = futex_wait(&own.caller_word, seen, sleep_limit(deadline_ns), Scope::kShared);
     }
     own.bell_state.store(static_cast<uint32_t>(BellState::kAwake));
     spin_end = 0;
     if (condition()) return Outcome::kDone;
-    if (wake == Wake::kSignal) return Outcome::kInterrupted;
     if (deadline_ns >= 0 && now_ns() >= deadline_ns) return Outcome::kTimedOut;
+    if (wake != Wake::kWoken) return Outcome::kInterrupted;
   }
 }
 
@@ -461,12 +470,12 @@ void Engine::read_entry(Record type, const std::string& payload) {
     }
     case Record::kLeft:
       if (reader.value<int32_t>() == topology_.rank) {
-        segment_->stop_reading_log();
         fail_all(SIRTAKI_RANK_LEFT,
                  "shutdown() ended this rank's part in the job while the request was in flight");
         own_left_.store(true);
-        wake_waiters();
       }
+      num_left_.fetch_add(1);
+      wake_waiters();
       return;
     default:
       throw std::runtime_error("the log has a record of an unknown type");
@@ -698,10 +707,11 @@ void Engine::leave() {
   }
   if (segment_) {
     send_up(Record::kLeave, {});
+    knock_sequencer();
   } else {
     own_left_.store(true);
+    num_left_.store(1);
   }
-  if (segment_) knock_sequencer();
 }
 
 bool Engine::may_end() const {
@@ -718,8 +728,13 @@ bool Engine::may_end() const {
   return true;
 }
 
+bool Engine::all_left() const { return failed() || (may_end() && num_left_.load() == topology_.size()); }
+
 void Engine::close() {
-  if (relay_) relay_->stop();
+  if (!segment_) return;
+  // The log must not wait for a reader that is gone.
+  if (own_left_.load()) segment_->stop_reading_log();
+  relay_->stop();
 }
 
 void Engine::abandon_after_fork() {

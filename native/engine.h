@@ -57,7 +57,7 @@ struct EngineOptions {
 enum class Outcome {
   kDone,         // what was waited for holds
   kRare,         // there are rare events to decide (rank 0; the coordinator only)
-  kInterrupted,  // a signal handler wants to run on this thread
+  kInterrupted,  // look for signals, then wait again
   kTimedOut,
   kStopped,  // request_stop() was called
 };
@@ -89,6 +89,8 @@ class Engine {
   void leave();
   // Whether this rank may end: it has left, and so have all whom it serves as agent or sequencer.
   bool may_end() const;
+  // Whether the job is over: all ranks have left, or one has failed.
+  bool all_left() const;
   bool failed() const { return segment_ && segment_->failed(); }
   int32_t failed_rank() const { return segment_->failed_rank(); }
   std::string failure_text() const { return segment_->failure_text(); }
@@ -156,6 +158,13 @@ class Engine {
   // Driving (by the holder of the role).
   bool take_role();
   void release_role();
+  struct RoleHolder {
+    explicit RoleHolder(Engine* holder) : engine(holder) {}
+    ~RoleHolder() { engine->release_role(); }
+    RoleHolder(const RoleHolder&) = delete;
+    RoleHolder& operator=(const RoleHolder&) = delete;
+    Engine* engine;
+  };
   Outcome drive(const std::function<bool()>& condition, int64_t deadline_ns);
   bool step();
   bool sequence();
@@ -211,6 +220,7 @@ class Engine {
   std::atomic<uint32_t> num_waiters_{0};
   std::atomic<bool> stop_{false};
   std::atomic<bool> own_left_{false};
+  std::atomic<int32_t> num_left_{0};  // LEFT entries read
   std::atomic<bool> failure_handled_{false};
   std::string payload_;  // the driver's buffer
 };

@@ -5,6 +5,9 @@
 
 namespace sirtaki {
 
+// So that the log entry of a batch fits into the log's ring many times over.
+constexpr size_t kMostTensors = 4096;
+
 std::vector<std::vector<size_t>> plan_fusion(const std::vector<ReadyTensor>& ready, int64_t threshold) {
   struct Open {
     size_t batch;
@@ -20,7 +23,7 @@ std::vector<std::vector<size_t>> plan_fusion(const std::vector<ReadyTensor>& rea
     }
     auto [it, is_new] = open.try_emplace({tensor.process_set, *tensor.fusion_class}, Open{0, 0});
     Open& batch = it->second;
-    if (is_new || batch.bytes + tensor.num_bytes > threshold) {
+    if (is_new || batch.bytes + tensor.num_bytes > threshold || batches[batch.batch].size() == kMostTensors) {
       batch = {batches.size(), 0};
       batches.emplace_back();
     }

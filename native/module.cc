@@ -21,6 +21,7 @@
 #include "kernels.h"
 #include "sequencer.h"
 #include "signature.h"
+#include "watchdog.h"
 
 namespace py = pybind11;
 
@@ -404,6 +405,10 @@ PYBIND11_MODULE(_native, m) {
                       return engine->wait([&] { return engine->may_end(); }, timeout_ns);
                     }) == Outcome::kDone;
            })
+      .def("wait_until_all_left",
+           [](const std::shared_ptr<Engine>& engine) {
+             wait_with_signals([&] { return engine->wait([&] { return engine->all_left(); }, -1); });
+           })
       .def("run_coordinator",
            [](const std::shared_ptr<Engine>& engine) {
              const py::gil_scoped_release release;
@@ -434,6 +439,10 @@ PYBIND11_MODULE(_native, m) {
         out["bytes"] = engine.counters().bytes.load();
         return out;
       });
+
+  py::class_<Watchdog>(m, "Watchdog")
+      .def(py::init<double, std::string>(), py::arg("seconds"), py::arg("text"))
+      .def("cancel", &Watchdog::cancel, py::call_guard<py::gil_scoped_release>());
 
   m.def("set_current_engine", [](std::shared_ptr<Engine> engine) {
     const std::lock_guard<std::mutex> lock(current_mutex);

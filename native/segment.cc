@@ -18,7 +18,11 @@ uint64_t block_bytes(const SegmentShape& s) {
 
 void write_failure(FailureBoard* board, int32_t rank, std::string_view text) {
   board->rank = rank;
-  board->text_bytes = static_cast<uint32_t>(std::min(text.size(), board->text.size()));
+  size_t bytes = std::min(text.size(), board->text.size());
+  // Not in the middle of a UTF-8 character.
+  while (bytes < text.size() && bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80)
+    --bytes;
+  board->text_bytes = static_cast<uint32_t>(bytes);
   std::memcpy(board->text.data(), text.data(), board->text_bytes);
   board->state.store(FailureBoard::kPosted, std::memory_order_seq_cst);
 }

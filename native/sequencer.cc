@@ -172,11 +172,10 @@ void Sequencer::fail_for_left(Key key, const Pending& pending) {
   for (int32_t r : ranks) {
     if (left_[r]) who += (num_gone++ == 0 ? "" : ", ") + std::to_string(r);
   }
-  const std::string text =
-      "'" + describe(key) +
-      "' cannot be completed: " + (num_gone == 1 ? "rank " + who + " has" : "ranks " + who + " have") +
-      " shut down and take part in nothing any more. Make sure that all ranks call the same "
-      "collectives the same number of times.";
+  const std::string text = "'" + describe(key) + "' cannot be completed: " +
+                           (num_gone == 1 ? "rank " + who + " has" : "ranks " + who + " have") +
+                           " shut down and cannot take part any more. Make sure that all ranks call the same "
+                           "collectives the same number of times.";
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (pending.signatures[i] != 0) post_error(key, ranks[i], SIRTAKI_RANK_LEFT, text);
   }

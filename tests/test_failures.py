@@ -62,3 +62,82 @@ def test_settings_that_cannot_be_are_named_at_init(variable, values, words):
     result = run_ranks(2, program, expect_failure=True)
     assert "ConfigError" in result.output
     assert words in result.output
+
+
+@pytest.mark.parametrize(("ranks", "hosts"), [(2, 1), (3, 2)])
+def test_exit_code_of_a_rank_that_exits_early_is_the_jobs(ranks, hosts):
+    program = """
+        import sys
+        import sirtaki
+        sirtaki.init()
+        sirtaki.barrier()
+        if sirtaki.rank() == 1:
+            sys.exit(3)
+        sirtaki.barrier()
+    """
+    result = run_ranks(ranks, program, hosts=hosts, expect_failure=True)
+    assert result.returncode == 3
+    assert "rank 1 on host" in result.launcher_output and "exited with code 3" in result.launcher_output
+    assert "SIGTERM" not in result.launcher_output
+    assert "RankLeftError" in result.stderr(0)
+
+
+@pytest.mark.parametrize(
+    "error",
+    ["ValueError('\\udcff')", "Unspeakable()", "ValueError('\u00fc' * 5001)", "ValueError('x' + '\u00fc' * 5001)"],
+)
+def test_failure_is_announced_whatever_its_text(error):
+    program = f"""
+        import sirtaki
+        class Unspeakable(Exception):
+            def __str__(self):
+                raise RuntimeError("no text")
+        sirtaki.init()
+        if sirtaki.rank() == 1:
+            raise {error}
+        try:
+            sirtaki.barrier()
+        except sirtaki.errors.RanksFailedError as error:
+            print("told", error.ranks)
+    """
+    result = run_ranks(2, program, expect_failure=True)
+    assert "told (1,)" in result.stdout(0)
+    assert result.returncode == 1
+    assert "rank 1 on host" in result.launcher_output
+
+
+def test_rank_that_never_calls_init_is_noticed():
+    program = """
+        import os, signal
+        if os.environ["PMI_RANK"] == "1":
+            signal.pause()
+        import sirtaki
+        sirtaki.init()
+    """
+    env = {"SIRTAKI_START_TIMEOUT": "1"}
+    options = ["--grace-period", "0"]
+    result = run_ranks(2, program, env=env, launcher_options=options, expect_failure=True)
+    assert "has waited in init() for 1 seconds" in result.stderr(0)
+
+
+@pytest.mark.parametrize("spin", ["0", "1000"])
+def test_signals_reach_a_rank_that_waits(spin):
+    run_ranks(2, PROGRAM.with_name("signals.py"), env={"SIRTAKI_SPIN_US": spin})
+
+
+@pytest.mark.parametrize(("ranks", "hosts"), [(1, 1), (2, 1), (4, 2)])
+def test_several_threads_may_shut_down_at_once(ranks, hosts):
+    program = """
+        import threading
+        import sirtaki
+        for _ in range(5):
+            sirtaki.init()
+            sirtaki.barrier()
+            threads = [threading.Thread(target=sirtaki.shutdown) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert not sirtaki.is_initialized()
+    """
+    run_ranks(ranks, program, hosts=hosts)

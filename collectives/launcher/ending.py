@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .process_control import signal_name
-from .protocol import Exit
+from .protocol import ENDED_BY_ANOTHER_EXIT_CODE, Exit
 
 # Time between SIGTERM and SIGKILL, and between SIGKILL and giving up on hosts that do not answer. With
 # the default grace period a job is over within 10 s of the first failure.
@@ -101,8 +101,8 @@ class RankEnd:
 
     @property
     def by_itself(self) -> bool:
-        """Whether nobody had asked it to end."""
-        return self.exit is None or not self.exit.asked
+        """Whether nobody had asked it to end, and no other rank's failure was its reason."""
+        return self.exit is None or not (self.exit.asked or self.exit.code == ENDED_BY_ANOTHER_EXIT_CODE)
 
     @property
     def code(self) -> int:
@@ -119,6 +119,8 @@ class RankEnd:
             return f"{where} could not start {self.exit.error}"
         if self.exit.code is None:
             return f"{where} was killed by {signal_name(self.exit.signal)}"
+        if self.exit.code == ENDED_BY_ANOTHER_EXIT_CODE:
+            return f"{where} ended because another rank was gone (code {self.exit.code})"
         return f"{where} exited with code {self.exit.code}"
 
 

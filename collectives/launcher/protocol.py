@@ -14,10 +14,13 @@ import struct
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-# How a supervisor finds its launcher: JSON of `Rendezvous`. Taken out of the command's environment.
 # Marks the children of a rank (sirtaki.config.RANK_PID); a job that a rank or its child launches is a new one.
 RANK_PID_VARIABLE = "SIRTAKI_RANK_PID"
+# How a supervisor finds its launcher: JSON of `Rendezvous`. Taken out of the command's environment.
 RENDEZVOUS_VARIABLE = "SIRTAKI_LAUNCHER"
+
+# The exit code of a rank that the failure of another one has ended (sirtaki.job.ENDED_BY_ANOTHER_EXIT_CODE).
+ENDED_BY_ANOTHER_EXIT_CODE = 79
 
 _HEADER = struct.Struct("!BI")
 # No peer sends more in one message; more means that something else is talking to our port.
