@@ -23,6 +23,8 @@ _DEVELOPMENT_PREFIX = "SIRTAKI_TEST_"
 
 
 def _bytes(text: str) -> int:
+    if not text.strip().lstrip("+-").isdigit():
+        raise ValueError("must be a whole number of bytes, such as 1048576")
     value = int(text)
     if value < 0:
         raise ValueError("must not be negative")
@@ -36,6 +38,13 @@ def _positive(text: str) -> float:
     return value
 
 
+def _not_negative(text: str) -> float:
+    value = float(text)
+    if not value >= 0:
+        raise ValueError("must not be negative")
+    return value
+
+
 def _microseconds(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 100_000:
@@ -44,7 +53,7 @@ def _microseconds(text: str) -> float:
 
 
 def _slot(text: str) -> int:
-    value = int(text)
+    value = _bytes(text)
     if not 4096 <= value <= 2**30 or value % 4096:
         raise ValueError("must be a multiple of 4096, from 4096 to 2**30")
     return value
@@ -111,6 +120,14 @@ class Settings:
         120.0,
         False,
         "Seconds that init() waits for the other ranks to call it, and then for the connections between them.",
+    )
+    stall_check_time_seconds: float = _setting(
+        "SIRTAKI_STALL_CHECK_TIME_SECONDS",
+        _not_negative,
+        60.0,
+        False,
+        "Seconds after which rank 0 warns of tensors that some ranks have submitted and others have not, and who "
+        "they are; 0 never.",
     )
     allow_unwrapped_optimizer: bool = _setting(
         "SIRTAKI_ALLOW_UNWRAPPED_OPTIMIZER",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sirtaki import _native, errors
+from sirtaki import _native, errors, stall
 from sirtaki.negotiation import Signature, disagreement_text
 
 _log = logging.getLogger("sirtaki")
@@ -25,13 +25,23 @@ Array = np.ndarray[Any, Any]
 class Engine:
     """Owns the native engine and the thread that drives it when no caller does."""
 
-    def __init__(self, native: _native.Engine, size: int) -> None:
+    def __init__(self, native: _native.Engine, size: int, rank: int, stall_seconds: float) -> None:
         self.native = native
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
         if size > 1:
             self._thread = threading.Thread(target=self._coordinate, name="sirtaki-coordinator", daemon=True)
             self._thread.start()
+        self._stop_watching = threading.Event()
+        self._watch: threading.Thread | None = None
+        if size > 1 and rank == 0 and stall_seconds > 0:
+            self._watch = threading.Thread(
+                target=stall.watch,
+                args=(stall_seconds, native.incomplete, self._stop_watching),
+                name="sirtaki-stall",
+                daemon=True,
+            )
+            self._watch.start()
         _native.set_current_engine(native)
 
     def submit(
@@ -80,6 +90,9 @@ class Engine:
     def close(self) -> None:
         """Stop all threads of the engine."""
         _native.set_current_engine(None)
+        self._stop_watching.set()
+        if self._watch is not None:
+            self._watch.join()
         self.native.request_stop()
         if self._thread is not None:
             self._thread.join()

@@ -68,7 +68,8 @@ def init() -> None:
         else:
             topology, native = bootstrap.single(settings)
         _install_hooks()
-        _job = _Job(topology, Engine(native, topology.size))
+        engine = Engine(native, topology.size, topology.rank, settings.stall_check_time_seconds)
+        _job = _Job(topology, engine)
 
 
 def shutdown() -> None:

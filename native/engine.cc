@@ -792,4 +792,10 @@ std::string Engine::describe(Key key) {
   return sequencer_->describe(key);
 }
 
+std::vector<Incomplete> Engine::incomplete() const {
+  if (!sequencer_) return {};
+  const std::lock_guard<std::mutex> lock(sequencer_mutex_);
+  return sequencer_->incomplete();
+}
+
 }  // namespace sirtaki

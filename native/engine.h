@@ -84,6 +84,8 @@ class Engine {
   void assign_signature(const std::string& signature);
   void post_error(Key key, int32_t rank, int32_t code, const std::string& text);
   std::string describe(Key key);
+  // Rank 0: what waits for ranks; see sequencer.h.
+  std::vector<Incomplete> incomplete() const;
 
   // Leaving: announce it, then wait for has_left().
   void leave();

@@ -309,6 +309,12 @@ py::tuple log_entry_as_tuple(const LogEntry& entry) {
   }
 }
 
+py::list incomplete_as_list(const std::vector<Incomplete>& all) {
+  py::list out;
+  for (const Incomplete& i : all) out.append(py::make_tuple(i.serial, i.name, i.submitted, i.missing));
+  return out;
+}
+
 void bind_sequencer(py::module_& m) {
   // For tests: the state machine alone, without an engine around it.
   py::class_<Sequencer>(m, "Sequencer")
@@ -334,6 +340,7 @@ void bind_sequencer(py::module_& m) {
       .def("plan", &Sequencer::plan)
       .def("describe", &Sequencer::describe)
       .def("all_left", &Sequencer::all_left)
+      .def("incomplete", [](const Sequencer& s) { return incomplete_as_list(s.incomplete()); })
       .def("take_log",
            [](Sequencer& s) {
              py::list out;
@@ -425,6 +432,7 @@ PYBIND11_MODULE(_native, m) {
       .def("assign_signature", &Engine::assign_signature)
       .def("post_error", &Engine::post_error)
       .def("describe", &Engine::describe)
+      .def("incomplete", [](const Engine& engine) { return incomplete_as_list(engine.incomplete()); })
       .def("leave", &Engine::leave)
       .def("announce_failure", &Engine::announce_failure)
       .def_property_readonly("failed", &Engine::failed)

@@ -105,6 +105,7 @@ void Sequencer::submit(int32_t rank, const SubmitRecord& record) {
 
   Pending& pending = pending_[record.key];
   if (pending.count == 0) {
+    pending.serial = ++serial_;
     pending.process_set = process_set;
     pending.first_signature = record.signature;
     pending.signatures.assign(ranks.size(), 0);
@@ -205,6 +206,19 @@ void Sequencer::execute(const std::vector<size_t>& batch) {
     for (int64_t rows : first.rows) writer.value(rows);
   }
   log_.push_back(std::move(entry));
+}
+
+std::vector<Incomplete> Sequencer::incomplete() const {
+  std::vector<Incomplete> all;
+  for (const auto& [key, pending] : pending_) {
+    Incomplete& entry = all.emplace_back(Incomplete{pending.serial, describe(key), {}, {}});
+    const std::vector<int32_t>& ranks = members(pending.process_set);
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      (pending.signatures[i] != 0 ? entry.submitted : entry.missing).push_back(ranks[i]);
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.serial < b.serial; });
+  return all;
 }
 
 LogEntry Sequencer::take_entry() {

@@ -39,6 +39,14 @@ struct RareEvent {
   std::vector<std::pair<int32_t, std::string>> signatures;  // by global rank, for a disagreement
 };
 
+// A tensor that some of its ranks have submitted and others have not.
+struct Incomplete {
+  uint64_t serial;  // tells one wait for a tensor from a later one
+  std::string name;
+  std::vector<int32_t> submitted;
+  std::vector<int32_t> missing;
+};
+
 class Sequencer {
  public:
   Sequencer(int32_t size, int64_t fusion_threshold);
@@ -57,6 +65,9 @@ class Sequencer {
   bool has_rare_event() const { return !rare_.empty(); }
   RareEvent take_rare_event();
 
+  // What waits for ranks, oldest first; which of them wait too long is for a clock to say.
+  std::vector<Incomplete> incomplete() const;
+
   bool all_left() const { return num_left_ == size_; }
   bool has_entry() const { return !log_.empty(); }
   // The name behind a key, as a person reads it.
@@ -70,6 +81,7 @@ class Sequencer {
     bool gathers;  // ranks' row counts belong to the EXECUTE entry
   };
   struct Pending {
+    uint64_t serial = 0;
     uint32_t process_set = 0;
     int32_t count = 0;
     bool disagrees = false;
@@ -92,6 +104,7 @@ class Sequencer {
   std::vector<bool> left_;
   int32_t num_left_ = 0;
   uint64_t sequence_ = 0;
+  uint64_t serial_ = 0;
 
   struct Name {
     std::string text;

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from sirtaki import _native
 from sirtaki.errors import MISMATCH_CODE
 from sirtaki.negotiation import Signature, disagreement_text
+from sirtaki.stall import StallInspector
 
 ALLREDUCE, ALLGATHER, BROADCAST, BARRIER = range(4)
 FLOAT32, FLOAT64 = 11, 12
@@ -173,3 +174,33 @@ def test_fusion_plan(ready, threshold):
         if set_and_class in kinds and set_and_class[1]:
             assert sum(ready[i][1] for i in kinds[set_and_class]) + ready[batch[0]][1] > threshold
         kinds[set_and_class] = batch
+
+
+def test_what_waits_names_who_is_missing():
+    job = Job(3)
+    job.submit(2, "a", signature())
+    job.submit(0, "b", signature())
+    job.submit(0, "a", signature())
+    serials, names, submitted, missing = zip(*job.sequencer.incomplete(), strict=True)
+    assert names == ("a", "b")
+    assert submitted == ([0, 2], [0])
+    assert missing == ([1], [1, 2])
+    job.submit(1, "a", signature())
+    job.submit(1, "a", signature())
+    later = job.sequencer.incomplete()
+    assert [entry[1] for entry in later] == ["b", "a"]
+    assert later[1][0] not in serials
+
+
+def test_stall_is_reported_once_per_limit_and_forgotten_when_it_ends():
+    inspector = StallInspector(10.0)
+    waits = [(1, "w", [0, 2], [1])]
+    assert inspector.report(0.0, waits) is None
+    assert inspector.report(9.0, waits) is None
+    text = inspector.report(10.0, waits)
+    assert text is not None and "'w' for 10 s: submitted by ranks 0, 2, missing from rank 1" in text
+    assert inspector.report(12.0, waits) is None
+    assert inspector.report(13.0, []) is None
+    assert inspector.report(20.0, [(2, "w", [0], [1])]) is None
+    assert inspector.report(30.0, [(2, "w", [0], [1]), (3, "v", [1], [0])]) is not None
+    assert "missing from rank 0" not in (inspector.report(41.0, [(2, "w", [0], [1])]) or "")

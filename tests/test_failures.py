@@ -141,3 +141,29 @@ def test_several_threads_may_shut_down_at_once(ranks, hosts):
             assert not sirtaki.is_initialized()
     """
     run_ranks(ranks, program, hosts=hosts)
+
+
+@pytest.mark.parametrize(("ranks", "hosts"), [(2, 1), (3, 2)])
+def test_ranks_that_wait_for_different_tensors_are_told(ranks, hosts):
+    program = """
+        import logging, os, signal, sys
+        import numpy as np
+        import sirtaki
+
+        class TellAndRelease(logging.Handler):
+            def emit(self, record):
+                print(record.getMessage(), flush=True)
+                os.kill(os.getpid(), signal.SIGINT)
+
+        logging.getLogger("sirtaki").addHandler(TellAndRelease())
+        sirtaki.init()
+        try:
+            sirtaki.allreduce(np.ones(3), name="one" if sirtaki.rank() == 0 else "other")
+        except KeyboardInterrupt:
+            sys.exit(5)
+    """
+    env = {"SIRTAKI_STALL_CHECK_TIME_SECONDS": "0.2"}
+    result = run_ranks(ranks, program, hosts=hosts, env=env, expect_failure=True)
+    assert "'one' for" in result.stdout(0) and "submitted by rank 0, missing from rank" in result.stdout(0)
+    assert "'other' for" in result.stdout(0)
+    assert result.returncode == 5
