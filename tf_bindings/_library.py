@@ -1,14 +1,16 @@
 """Loads the op library and tells TensorFlow what it must know about its operations.
 
 After this module is imported the operations exist, know the engine's address, and are not chained to
-one another inside a `tf.function`. Knows nothing of names, gradients or Keras.
+one another inside a `tf.function`, while calls of functions that contain them are. Knows nothing of names,
+gradients or Keras.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 from sirtaki import _native
 from sirtaki.errors import InternalError, MissingDependencyError
@@ -62,12 +64,61 @@ def _free_from_program_order() -> None:
     TensorFlow chains the stateful ops of a function in program order, which would leave nothing to overlap
     or fuse. Of its two lists of exceptions this is the one whose ops still must run before the function
     returns: an op whose result one rank does not use runs there nevertheless, so that the others do not wait
-    for it in vain, and a loop's next iteration and a second call of a function begin after it is done, so
-    that its name is free again. (In the other list, ASYNC_STATEFUL_OPS, unused ops are pruned.)
+    for it in vain, and a loop's next iteration begins after it is done, so that its name is free again. (In
+    the other list, ASYNC_STATEFUL_OPS, unused ops are pruned.)
     """
     auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS |= frozenset(OP_TYPES)
+
+
+class _Collectives:
+    """Stands for a resource that every call of a function with collectives writes to, and so chains them.
+
+    Has what TensorFlow's automatic control dependencies ask of a resource tensor.
+    """
+
+    _id = -1  # tensors have positive numbers
+    op = SimpleNamespace(type="SirtakiCollectives")
+
+
+_collectives = _Collectives()
+_has_collectives: dict[str, bool] = {}  # by function name, which TensorFlow gives only once
+
+
+def _contains_collectives(graph: Any, function: str) -> bool:
+    if function not in _has_collectives:
+        _has_collectives[function] = False  # ends the walk of a function that calls itself
+        found = graph._get_function(function)
+        definition = getattr(found, "cached_definition", None) or found.definition
+        _has_collectives[function] = any(
+            node.op in OP_TYPES
+            or any(
+                attribute.func.name and _contains_collectives(graph, attribute.func.name)
+                for attribute in node.attr.values()
+            )
+            for node in definition.node_def
+        )
+    return _has_collectives[function]
+
+
+def _chain_calls_of_functions() -> None:
+    """Lets a call of a function with collectives begin after the one before it is done.
+
+    The names of collectives are those of their function: two calls at once would submit a name twice, and two
+    functions with the same names would exchange their values. TensorFlow itself chains two calls only if one
+    of them writes to what the other uses, which a function that computes gradients need not do.
+    """
+
+    @auto_control_deps.register_acd_resource_resolver
+    def resolver(op: Any, _reads: set[Any], writes: set[Any]) -> bool:
+        if op.type not in ("PartitionedCall", "StatefulPartitionedCall") or _collectives in writes:
+            return False
+        if not _contains_collectives(op.graph, op.get_attr("f").name):
+            return False
+        writes.add(_collectives)
+        return True
 
 
 raw_ops, library = _load(_find())
 _connect_engine(library)
 _free_from_program_order()
+_chain_calls_of_functions()

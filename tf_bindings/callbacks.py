@@ -53,7 +53,8 @@ class BroadcastGlobalVariablesCallback(_GuardedCallback):
     the same units. Each `fit` broadcasts anew: what is equal stays so, and what a single rank has loaded or
     changed in between reaches all.
 
-    A model that Keras cannot build before its first batch is broadcast after it.
+    A model that Keras cannot build before its first batch is broadcast after it. A model that some ranks have
+    built and others have not is a `MismatchError` on all.
 
     Args:
         root_rank: the rank whose state all get.
@@ -70,10 +71,22 @@ class BroadcastGlobalVariablesCallback(_GuardedCallback):
         super().on_train_begin(logs)
         self._pending = True
         model = self.model
-        if all(layer.built for layer in model._flatten_layers()):
+        if self._is_built_everywhere():
             if model.optimizer is not None and not model.optimizer.built:
                 model.optimizer.build(model.trainable_variables)
             self._broadcast()
+
+    def _is_built_everywhere(self) -> bool:
+        built = all(layer.built for layer in self.model._flatten_layers())
+        by_rank = sirtaki.allgather_object(built, name="BroadcastGlobalVariablesCallback.built")
+        if any(by_rank) and not all(by_rank):
+            where = [rank for rank, is_built in enumerate(by_rank) if is_built]
+            raise MismatchError(
+                f"BroadcastGlobalVariablesCallback: the model {self.model.name!r} has its weights on ranks {where} "
+                f"already, and on the other of the {len(by_rank)} ranks it has not been built. Build it on all ranks "
+                "before fit(), for example with model.build(input_shape) or by calling it on a batch."
+            )
+        return built
 
     def _after_first_batch(self) -> None:
         super()._after_first_batch()

@@ -10,7 +10,8 @@ A tensor meets its counterparts on the other ranks by name. The rules:
   nothing else, so it survives retracing, and extra functions on one rank do not disturb it. Branches and
   loop bodies count within their function: ``allreduce.train_step/while_body0.0``.
 * What a function does in every iteration of a loop has one name. That is safe: TensorFlow begins an
-  iteration after the collectives of the one before, and likewise the second call of the same function.
+  iteration after the collectives of the one before, and `_library` makes it do the same with calls of
+  functions that contain collectives.
 
 Two functions of the same name may not run at the same time in different threads; name the calls there.
 """
@@ -38,13 +39,18 @@ _DERIVED_FUNCTION = re.compile(r"__(?:forward|backward|inference)_(.*)_\d+")
 
 _counts: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictionary()
 _branch_names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+# Bounded, for TensorFlow keeps an eager kernel for every name that it has ever seen. A name comes back long after the
+# gradient of its last use.
+_MOST_RECORDED = 4096
 _recorded = itertools.count()
 
 
 def automatic(operation: str) -> str:
     """The name of an unnamed call of `operation` made here and now; empty leaves it to the engine."""
     if tf.executing_eagerly():
-        return f"{operation}.recorded.{next(_recorded)}" if record.could_possibly_record() else ""
+        if not record.could_possibly_record():
+            return ""
+        return f"{operation}.recorded.{next(_recorded) % _MOST_RECORDED}"
     graph = ops.get_default_graph()
     prefix = f"{operation}.{_path(graph)}"
     return f"{prefix}.{_occurrence(graph, prefix)}"

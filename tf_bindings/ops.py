@@ -178,8 +178,11 @@ def double_bits(value: float) -> int:
 
 def _allreduce_slices(slices: tf.IndexedSlices, op: int, factor: float, name: str | None) -> tf.IndexedSlices:
     base = name or names.automatic("allreduce_slices")
-    values = allgather(slices.values, name=base and f"{base}.values")
-    indices = allgather(slices.indices, name=base and f"{base}.indices")
+    # The values have the name that a dense gradient would have: if a rank has one, that is a mismatch and not a wait.
+    # The indices come after them, so that nothing is in flight any more once the mismatch is known.
+    values = allgather(slices.values, name=base)
+    with tf.control_dependencies([values]):
+        indices = allgather(slices.indices, name=base and f"{base}.indices")
     if op == sirtaki.Average:
         factor /= sirtaki.size()
     if factor != 1.0:

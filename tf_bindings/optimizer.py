@@ -17,7 +17,7 @@ from typing import Any
 
 import keras
 import sirtaki
-from sirtaki.tensorflow.reduction import GradientReduction
+from sirtaki.tensorflow.reduction import GradientReduction, is_marked_as_reduced
 
 # Set while a LossScaleOptimizer that has reduced already runs the optimizer inside it.
 _reduced_outside: ContextVar[bool] = ContextVar("sirtaki_gradients_reduced_outside", default=False)
@@ -107,6 +107,11 @@ def reduce_for(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any] | 
     if variables is None and optimizer.built:
         variables = optimizer._trainable_variables
     grads = list(grads)
+    if any(is_marked_as_reduced(gradient) for gradient in grads):
+        raise ValueError(
+            f"the gradients for the optimizer {optimizer.name!r} come from a DistributedGradientTape and are reduced "
+            "already; DistributedOptimizer would reduce them again. Use one of the two."
+        )
     if variables is not None and len(variables) != len(grads):
         variables = None  # Keras explains it better in a moment
     reduction: GradientReduction = optimizer._sirtaki_reduction

@@ -64,3 +64,14 @@ class GradientReduction:
         """For the scales of float8 training, which are handed on as gradients and overwrite the variable."""
         gathered = ops.allgather(tf.convert_to_tensor(gradient)[None], name=self._name_of(position))
         return tf.reduce_max(gathered, axis=0)
+
+
+def mark_as_reduced(gradient: Any) -> None:
+    """Notes on a tensor that it is a reduced gradient. What is computed from it is not marked."""
+    if gradient is not None:
+        gradient._sirtaki_reduced = True
+
+
+def is_marked_as_reduced(gradient: Any) -> bool:
+    """Whether `mark_as_reduced` was called with this tensor."""
+    return getattr(gradient, "_sirtaki_reduced", False)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import sirtaki
 import tensorflow as tf
 from sirtaki.tensorflow import names
-from sirtaki.tensorflow.reduction import GradientReduction
+from sirtaki.tensorflow.reduction import GradientReduction, mark_as_reduced
 
 
 class DistributedGradientTape(tf.GradientTape):
     """A `tf.GradientTape` whose `gradient` is reduced over all ranks.
 
     Wrap a tape before or after it has recorded; both then are the same recording. Apply the result with a
-    plain optimizer: a `DistributedOptimizer` would reduce it again. `jacobian` and `batch_jacobian` are not
-    reduced.
+    plain optimizer: a `DistributedOptimizer`, which would reduce it again, refuses it. `jacobian` and
+    `batch_jacobian` are not reduced.
 
     Args:
         gradtape: the `tf.GradientTape`, persistent or not.
@@ -37,7 +39,7 @@ class DistributedGradientTape(tf.GradientTape):
     def __init__(self, gradtape: tf.GradientTape, *, op: int | None = None, sparse_as_dense: bool = False) -> None:
         if not isinstance(gradtape, tf.GradientTape):
             raise TypeError(f"DistributedGradientTape needs a tf.GradientTape and got {gradtape!r}")
-        if isinstance(gradtape, DistributedGradientTape):
+        if isinstance(gradtape, DistributedGradientTape) or "_sirtaki_op" in gradtape.__dict__:
             raise ValueError("this tape is distributed already: a second wrapper would reduce gradients twice")
         if op not in (None, sirtaki.Average, sirtaki.Sum):
             raise ValueError(f"DistributedGradientTape: op is {op!r}; it must be sirtaki.Average or sirtaki.Sum")
@@ -45,6 +47,7 @@ class DistributedGradientTape(tf.GradientTape):
         self.__dict__ = gradtape.__dict__
         self._sirtaki_op = int(sirtaki.Average if op is None else op)
         self._sirtaki_sparse_as_dense = sparse_as_dense
+        self._sirtaki_computes_jacobian = False
 
     def gradient(
         self,
@@ -58,9 +61,33 @@ class DistributedGradientTape(tf.GradientTape):
         Every rank must ask for the gradients of the same sources in the same order.
         """
         local = super().gradient(target, sources, output_gradients, unconnected_gradients)
+        if self._sirtaki_computes_jacobian:
+            return local
         reduction = GradientReduction(
             name=names.unique("DistributedGradientTape"),
             op=self._sirtaki_op,
             sparse_as_dense=self._sirtaki_sparse_as_dense,
         )
-        return tf.nest.pack_sequence_as(sources, reduction(tf.nest.flatten(local)))
+        reduced = reduction(tf.nest.flatten(local))
+        for gradient in reduced:
+            mark_as_reduced(gradient)
+        return tf.nest.pack_sequence_as(sources, reduced)
+
+    def jacobian(self, *args: Any, **kwargs: Any) -> Any:
+        """The jacobian of this rank's target, not reduced; arguments as `tf.GradientTape`'s."""
+        with self._local_gradients():
+            return super().jacobian(*args, **kwargs)
+
+    def batch_jacobian(self, *args: Any, **kwargs: Any) -> Any:
+        """The jacobians of this rank's examples, not reduced; arguments as `tf.GradientTape`'s."""
+        with self._local_gradients():
+            return super().batch_jacobian(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def _local_gradients(self) -> Iterator[None]:
+        # tf.GradientTape computes jacobians through self.gradient.
+        self._sirtaki_computes_jacobian = True
+        try:
+            yield
+        finally:
+            self._sirtaki_computes_jacobian = False

@@ -7,7 +7,7 @@ from typing import Any
 
 import sirtaki
 import tensorflow as tf
-from sirtaki.errors import MismatchError
+from sirtaki.errors import InvalidArgumentError, MismatchError
 from sirtaki.tensorflow import names, ops
 
 
@@ -22,11 +22,16 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
     Raises:
         MismatchError: the ranks have different numbers, shapes or types of variables (eagerly; within a
             `tf.function` the variables' own operations report it).
+        InvalidArgumentError: there is no such root rank.
         TypeError: a variable has a type that cannot be sent, such as string.
 
     Example:
         >>> hvd.broadcast_variables(model.variables + model.optimizer.variables, root_rank=0)
     """
+    if root_rank not in range(sirtaki.size()):
+        raise InvalidArgumentError(
+            f"broadcast_variables: root_rank is {root_rank!r}, but the ranks are 0 to {sirtaki.size() - 1}"
+        )
     # The variable behind a Keras variable: assigning past Keras keeps autocast scopes out of it.
     natives = [_native(variable) for variable in variables]
     if tf.executing_eagerly():

@@ -206,6 +206,63 @@ def check_broadcast_variables():
         assert_raises(hvd.errors.MismatchError, lambda: hvd.broadcast_variables(uneven, 0), "rank 1", "variables")
 
 
+def check_calls_of_functions():
+    """Functions that only read variables, called twice or with the same names inside, in one function."""
+    scale = tf.Variable(1.0)
+    first, second = tf.Variable([1.0, 1.0]), tf.Variable([1.0, 1.0])
+
+    @tf.function(autograph=False)
+    def inner(x):
+        return hvd.allreduce(x * scale, op=hvd.Sum)
+
+    @tf.function(autograph=False)
+    def twice(a, b):
+        return inner(a), inner(b)
+
+    def gradients(variable):
+        @tf.function(autograph=False)
+        def compute(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(variable * x)
+            return hvd.DistributedGradientTape(tape, op=hvd.Sum).gradient(loss, [variable])[0]
+
+        return compute
+
+    first_gradients, second_gradients = gradients(first), gradients(second)
+
+    @tf.function(autograph=False)
+    def both(a, b):
+        return first_gradients(a), second_gradients(b)
+
+    for i in range(30):
+        one, hundred = twice(tf.constant(float(i)), tf.constant(100.0 * i))
+        assert (float(one), float(hundred)) == (i * SIZE, 100 * i * SIZE)
+        one, hundred = both(tf.fill([2], float(i)), tf.fill([2], 100.0 * i))
+        assert one.numpy().tolist() == [i * SIZE] * 2
+        assert hundred.numpy().tolist() == [100 * i * SIZE] * 2
+
+
+def check_jacobians_are_local():
+    x = tf.constant([1.0, 2.0]) * (RANK + 1)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = x * x
+    jacobian = hvd.DistributedGradientTape(tape).jacobian(y, x)
+    assert jacobian.numpy().tolist() == [[2.0 * (RANK + 1), 0.0], [0.0, 4.0 * (RANK + 1)]]
+    assert_raises(ValueError, lambda: hvd.DistributedGradientTape(tape, op=hvd.Sum), "already")
+
+
+def check_dense_meets_sparse():
+    if SIZE == 1:
+        return
+    dense = tf.ones([3, 2])
+    sparse = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([3, 2]))
+    gradient = sparse if RANK == SIZE - 1 else dense
+    for way, reduce in common.both_ways(lambda: hvd.allreduce(gradient, name="one of a kind")):
+        assert_raises(tf.errors.FailedPreconditionError, reduce, "operation", "'one of a kind'")
+        assert float(hvd.allreduce(1.0, op=hvd.Sum, name=f"after {way}")) == SIZE
+
+
 for check in [value for name, value in dict(globals()).items() if name.startswith("check_")]:
     check()
     print(f"rank {RANK}: {check.__name__} passed", flush=True)
