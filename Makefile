@@ -65,6 +65,7 @@ $(STAMPS)/venv:
 	    { echo "$(PYTHON) is too old: Python 3.10 or later is needed; name one with PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -c 'import venv, ensurepip' 2> /dev/null || \
 	    { echo "Python's venv module is missing (Debian: apt install python3-venv)." >&2; exit 1; }
+	echo "installing into $(VENV); the first time takes a few minutes"
 	$(PYTHON) -m venv $(VENV)
 	# Debian's pip is older than the metadata of some packages.
 	$(BIN)/pip install --quiet --upgrade pip

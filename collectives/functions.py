@@ -37,7 +37,8 @@ def allreduce(
             floats are added in 32 bits.
         average: Horovod's older way to choose between Average and Sum.
         name: the same on all ranks; default: the next unnamed call.
-        op: `sirtaki.Average` (default) or `sirtaki.Sum`.
+        op: `sirtaki.Average` (default) or `sirtaki.Sum`. The average of integers is cut off towards zero; sums of
+            them wrap around.
         prescale_factor: multiplies each rank's values before they are added; floating types only.
         postscale_factor: multiplies the result; floating types only.
 

@@ -50,7 +50,7 @@ model = keras.Sequential(
         keras.layers.Dense(10),
     ]
 )
-steps = EPOCHS * (len(training) // GLOBAL_BATCH)
+steps = EPOCHS * -(-share // (GLOBAL_BATCH // hvd.size()))  # the last batch of an epoch is a smaller one
 learning_rate = keras.optimizers.schedules.CosineDecay(0.003, steps)
 optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(learning_rate))  # (hvd)
 model.compile(

@@ -176,7 +176,7 @@ void Sequencer::fail_for_left(Key key, const Pending& pending) {
   const std::string text = "'" + describe(key) + "' cannot be completed: " +
                            (num_gone == 1 ? "rank " + who + " has" : "ranks " + who + " have") +
                            " shut down and cannot take part any more. Make sure that all ranks call the same "
-                           "collectives the same number of times.";
+                           "collectives equally often; in fit, that they have equally many batches.";
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (pending.signatures[i] != 0) post_error(key, ranks[i], SIRTAKI_RANK_LEFT, text);
   }

@@ -38,7 +38,7 @@ except ModuleNotFoundError as _missing:
 
 # The gradients are imported for their registration.
 from sirtaki.tensorflow import callbacks, diagnostics, gradients, guard  # noqa: F401
-from sirtaki.tensorflow.guard import UnreducedGradientsWarning
+from sirtaki.tensorflow.guard import DifferentWeightsWarning, UnreducedGradientsWarning
 from sirtaki.tensorflow.ops import allgather, allreduce, broadcast, grouped_allreduce
 from sirtaki.tensorflow.optimizer import DistributedOptimizer
 from sirtaki.tensorflow.tape import DistributedGradientTape
@@ -46,6 +46,7 @@ from sirtaki.tensorflow.variables import broadcast_variables
 
 __all__ = [
     "Average",
+    "DifferentWeightsWarning",
     "DistributedGradientTape",
     "DistributedOptimizer",
     "Sum",

@@ -63,6 +63,8 @@ class BroadcastGlobalVariablesCallback(_GuardedCallback):
         >>> model.fit(x, y, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
     """
 
+    broadcasts_weights = True  # for the guard
+
     def __init__(self, root_rank: int) -> None:
         super().__init__()
         self.root_rank = root_rank
@@ -77,7 +79,7 @@ class BroadcastGlobalVariablesCallback(_GuardedCallback):
             self._broadcast()
 
     def _is_built_everywhere(self) -> bool:
-        built = all(layer.built for layer in self.model._flatten_layers())
+        built = guard.is_built(self.model)
         by_rank = sirtaki.allgather_object(built, name="BroadcastGlobalVariablesCallback.built")
         if any(by_rank) and not all(by_rank):
             where = [rank for rank, is_built in enumerate(by_rank) if is_built]

@@ -1,16 +1,20 @@
-"""Notices training in a job of several ranks that reduces no gradients, and says so.
+"""Notices training in a job of several ranks that does not keep them together, and says so.
 
 A plain `load_model`, `clone_model` or second `compile` brings an optimizer that is not distributed, and each
-rank would train a model of its own without a word. Our callbacks raise then; without them, `Model.fit` warns.
+rank would train a model of its own without a word. Our callbacks raise then; without them, `Model.fit` warns. It
+also warns if the ranks' weights differ and nothing makes them equal.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import inspect
 import warnings
 from typing import Any
 
 import keras
+import numpy as np
 import sirtaki
 from sirtaki.config import Settings
 from sirtaki.errors import UnreducedGradientsError
@@ -27,6 +31,15 @@ _REMEDY = (
 
 class UnreducedGradientsWarning(RuntimeWarning):
     """Ranks train without reducing their gradients."""
+
+
+class DifferentWeightsWarning(RuntimeWarning):
+    """Ranks train models with different weights."""
+
+
+def is_built(model: Any) -> bool:
+    """Whether the model has all its weights."""
+    return all(layer.built for layer in model._flatten_layers())
 
 
 def applies() -> bool:
@@ -92,6 +105,7 @@ def watch_fit() -> None:
     """Makes `Model.fit` warn about unreduced gradients."""
     owner = next(cls for cls in keras.Model.__mro__ if "fit" in vars(cls))
     original = owner.fit
+    signature = inspect.signature(original)
 
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -99,8 +113,15 @@ def watch_fit() -> None:
         if problem is not None:
             _warn(problem)
             return original(self, *args, **kwargs)
+        callbacks = signature.bind(self, *args, **kwargs).arguments.get("callbacks")
+        unchecked = applies() and reduces_gradients(self.optimizer) and not _broadcasts(callbacks)
+        if unchecked and is_built(self):
+            unchecked = False
+            _warn_of_different_weights(self)
         watch = ReductionWatch()
         result = original(self, *args, **kwargs)
+        if unchecked:
+            _warn_of_different_weights(self)
         if trains_its_own_way(self) and (problem := watch.problem(self)) is not None:
             _warn(problem)
         return result
@@ -108,5 +129,28 @@ def watch_fit() -> None:
     owner.fit = fit
 
 
-def _warn(problem: str) -> None:
-    warnings.warn(f"Sirtaki: {problem}", UnreducedGradientsWarning, stacklevel=3)
+def _warn(problem: str, kind: type[Warning] = UnreducedGradientsWarning) -> None:
+    warnings.warn(f"Sirtaki: {problem}", kind, stacklevel=3)
+
+
+def _broadcasts(callbacks: Any) -> bool:
+    """Whether one of the callbacks gives all ranks the same weights before training."""
+    listed = getattr(callbacks, "callbacks", callbacks) or []
+    listed = listed if isinstance(listed, (list, tuple)) else [listed]
+    return any(getattr(callback, "broadcasts_weights", False) for callback in listed)
+
+
+def _warn_of_different_weights(model: Any) -> None:
+    """Compares the ranks' trainable weights, which are equal for good if they are equal once."""
+    digest = hashlib.sha256()
+    for weight in model.trainable_weights:
+        digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)).tobytes())
+    digests = sirtaki.allgather_object(digest.hexdigest(), name="fit.weights")
+    different = [rank for rank, other in enumerate(digests) if other != digests[0]]
+    if different:
+        _warn(
+            f"the weights of the model {model.name!r} on ranks {different} differ from those on rank 0, so the ranks "
+            "train different models. Add the callback BroadcastGlobalVariablesCallback(0), or set the same seed on all "
+            "ranks before the model is made.",
+            DifferentWeightsWarning,
+        )

@@ -201,11 +201,11 @@ class OwnStep(keras.Model):
         return {"loss": loss}
 
 
-def warnings_of(function):
+def warnings_of(function, category=hvd.UnreducedGradientsWarning):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         function()
-    return [w for w in caught if issubclass(w.category, hvd.UnreducedGradientsWarning)]
+    return [w for w in caught if issubclass(w.category, category)]
 
 
 def check_guard():
@@ -233,6 +233,47 @@ def check_guard():
     os.environ["SIRTAKI_ALLOW_UNWRAPPED_OPTIMIZER"] = "1"
     assert len(warnings_of(lambda: fit(forgotten(), both[1]))) == 0
     del os.environ["SIRTAKI_ALLOW_UNWRAPPED_OPTIMIZER"]
+
+
+def check_different_weights():
+    """Nobody makes the ranks' weights equal: that is told, also of a model that its first batch builds."""
+
+    def wrapped(layers, seed):
+        keras.utils.set_random_seed(seed)
+        model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss="mse")
+        return model
+
+    for layers in ([keras.layers.Input((6,))], []):
+        expected = 1 if SIZE > 1 else 0
+        told = warnings_of(lambda b=layers: fit(wrapped(b, RANK)), hvd.DifferentWeightsWarning)
+        assert len(told) == expected
+        assert not told or "ranks [1" in str(told[0].message)
+        assert not warnings_of(lambda b=layers: fit(wrapped(b, 1)), hvd.DifferentWeightsWarning)
+        callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+        if layers:
+            broadcast = warnings_of(lambda b=layers, c=callback: fit(wrapped(b, RANK), c), hvd.DifferentWeightsWarning)
+            assert not broadcast
+
+
+def check_one_rank_builds_first():
+    if SIZE == 1:
+        return
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss="mse")
+    if RANK == 0:
+        model.build((None, 6))
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    assert_raises(hvd.errors.MismatchError, lambda: fit(model, callback), "ranks [0]", "build")
+
+
+def check_double_reduction():
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum)
+    variable = keras.Variable(np.ones(2, "float32"))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(variable * 3.0)
+    gradients = hvd.DistributedGradientTape(tape, op=hvd.Sum).gradient(loss, [variable.value])
+    assert_raises(ValueError, lambda: optimizer.apply(gradients, [variable]), "reduced already")
 
 
 for check in [value for name, value in dict(globals()).items() if name.startswith("check_")]:
