@@ -108,7 +108,6 @@ def _chain_calls_of_functions() -> None:
     of them writes to what the other uses, which a function that computes gradients need not do.
     """
 
-    @auto_control_deps.register_acd_resource_resolver
     def resolver(op: Any, _reads: set[Any], writes: set[Any]) -> bool:
         if op.type not in ("PartitionedCall", "StatefulPartitionedCall") or _collectives in writes:
             return False
@@ -116,6 +115,8 @@ def _chain_calls_of_functions() -> None:
             return False
         writes.add(_collectives)
         return True
+
+    auto_control_deps.register_acd_resource_resolver(resolver)
 
 
 raw_ops, library = _load(_find())
