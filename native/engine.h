@@ -103,7 +103,6 @@ class Engine {
   // In a forked child: lets go of the parent's descriptors without a word to anybody.
   void abandon_after_fork();
 
-  int32_t rank() const { return topology_.rank; }
   struct Counters {
     std::atomic<uint64_t> batches{0};
     std::atomic<uint64_t> tensors{0};

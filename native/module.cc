@@ -17,10 +17,7 @@
 #include "dtypes.h"
 #include "engine.h"
 #include "engine_abi.h"
-#include "fusion.h"
-#include "kernels.h"
-#include "sequencer.h"
-#include "signature.h"
+#include "module_control_plane.h"
 #include "watchdog.h"
 
 namespace py = pybind11;
@@ -245,115 +242,6 @@ std::shared_ptr<Engine> make_engine(int32_t rank, std::vector<int32_t> host_of,
   return std::make_shared<Engine>(std::move(options));
 }
 
-py::dict describe_signature(const py::bytes& bytes) {
-  const Signature s = decode_signature(std::string_view(bytes));
-  py::dict out;
-  out["kind"] = s.kind;
-  out["reduce_op"] = s.reduce_op;
-  out["dtype"] = s.dtype;
-  out["root_rank"] = s.root_rank;
-  out["prescale_factor"] = s.prescale_factor;
-  out["postscale_factor"] = s.postscale_factor;
-  out["shapes"] = s.shapes;
-  return out;
-}
-
-py::dict rare_event_as_dict(const RareEvent& event) {
-  py::dict out;
-  switch (event.kind) {
-    case RareEvent::Kind::kNewName:
-      out["kind"] = "new_name";
-      break;
-    case RareEvent::Kind::kNewSignature:
-      out["kind"] = "new_signature";
-      break;
-    case RareEvent::Kind::kDisagreement:
-      out["kind"] = "disagreement";
-      break;
-  }
-  out["rank"] = event.rank;
-  out["bytes"] = py::bytes(event.bytes);
-  out["key"] = event.key;
-  py::list signatures;
-  for (const auto& [rank, bytes] : event.signatures)
-    signatures.append(py::make_tuple(rank, py::bytes(bytes)));
-  out["signatures"] = signatures;
-  return out;
-}
-
-py::tuple log_entry_as_tuple(const LogEntry& entry) {
-  Reader reader(entry.payload);
-  switch (entry.type) {
-    case Record::kAssignName:
-    case Record::kAssignSignature: {
-      const auto number = reader.value<uint32_t>();
-      return py::make_tuple(entry.type == Record::kAssignName ? "assign_name" : "assign_signature", number,
-                            py::bytes(std::string(reader.rest())));
-    }
-    case Record::kExecute: {
-      const auto header = reader.value<ExecuteHeader>();
-      std::vector<Key> keys;
-      for (uint32_t i = 0; i < header.num_items; ++i) keys.push_back(reader.value<ExecuteItem>().key);
-      std::vector<int64_t> rows;
-      for (uint32_t i = 0; i < header.num_payloads; ++i) rows.push_back(reader.value<int64_t>());
-      return py::make_tuple("execute", header.sequence, keys, rows);
-    }
-    case Record::kError: {
-      const auto header = reader.value<ErrorHeader>();
-      return py::make_tuple("error", header.key, header.rank, header.code, std::string(reader.rest()));
-    }
-    case Record::kLeft:
-      return py::make_tuple("left", reader.value<int32_t>());
-    default:
-      throw std::runtime_error("not a log entry");
-  }
-}
-
-py::list incomplete_as_list(const std::vector<Incomplete>& all) {
-  py::list out;
-  for (const Incomplete& i : all) out.append(py::make_tuple(i.serial, i.name, i.submitted, i.missing));
-  return out;
-}
-
-void bind_sequencer(py::module_& m) {
-  // For tests: the state machine alone, without an engine around it.
-  py::class_<Sequencer>(m, "Sequencer")
-      .def(py::init<int32_t, int64_t>(), py::arg("size"), py::arg("fusion_threshold"))
-      .def("intern_name", [](Sequencer& s, int32_t rank,
-                             const std::string& bytes) { s.handle(rank, Record::kInternName, bytes); })
-      .def("intern_signature",
-           [](Sequencer& s, int32_t rank, const std::string& bytes) {
-             s.handle(rank, Record::kInternSignature, bytes);
-           })
-      .def(
-          "submit",
-          [](Sequencer& s, int32_t rank, Key key, uint32_t signature, int64_t rows) {
-            const SubmitRecord record{key, rows, signature, 0};
-            s.handle(rank, Record::kSubmit, {reinterpret_cast<const char*>(&record), sizeof record});
-          },
-          py::arg("rank"), py::arg("key"), py::arg("signature"), py::arg("rows") = 0)
-      .def("leave", [](Sequencer& s, int32_t rank) { s.handle(rank, Record::kLeave, {}); })
-      .def("assign_name", [](Sequencer& s, const std::string& name) { s.assign_name(name); })
-      .def("assign_signature", [](Sequencer& s, const std::string& bytes) { s.assign_signature(bytes); })
-      .def("post_error", [](Sequencer& s, Key key, int32_t rank, int32_t code,
-                            const std::string& text) { s.post_error(key, rank, code, text); })
-      .def("plan", &Sequencer::plan)
-      .def("describe", &Sequencer::describe)
-      .def("all_left", &Sequencer::all_left)
-      .def("incomplete", [](const Sequencer& s) { return incomplete_as_list(s.incomplete()); })
-      .def("take_log",
-           [](Sequencer& s) {
-             py::list out;
-             while (s.has_entry()) out.append(log_entry_as_tuple(s.take_entry()));
-             return out;
-           })
-      .def("take_rare_events", [](Sequencer& s) {
-        py::list out;
-        while (s.has_rare_event()) out.append(rare_event_as_dict(s.take_rare_event()));
-        return out;
-      });
-}
-
 }  // namespace
 }  // namespace sirtaki
 
@@ -465,33 +353,5 @@ PYBIND11_MODULE(_native, m) {
     shape.slot_bytes = slot_bytes;
     return shape.total_bytes();
   });
-  m.def("dtype_can_be_reduced", [](int32_t dtype) { return find_kernels(dtype) != nullptr; });
-  m.def("describe_signature", &describe_signature);
-  m.def("scoped_name",
-        [](uint32_t set, const std::string& name) { return py::bytes(scoped_name(set, name)); });
-  m.def("unnamed_key", &unnamed_key);
-  m.def("encode_signature",
-        [](int32_t kind, int32_t reduce_op, int32_t dtype, int32_t root_rank, double prescale,
-           double postscale, const std::vector<std::vector<int64_t>>& shapes) {
-          std::vector<sirtaki_tensor> tensors;
-          for (const auto& s : shapes)
-            tensors.push_back({nullptr, nullptr, s.data(), static_cast<int32_t>(s.size())});
-          sirtaki_request request{};
-          request.kind = kind;
-          request.reduce_op = reduce_op;
-          request.dtype = dtype;
-          request.root_rank = root_rank;
-          request.prescale_factor = prescale;
-          request.postscale_factor = postscale;
-          request.tensors = tensors.data();
-          request.num_tensors = static_cast<int32_t>(tensors.size());
-          return py::bytes(encode_signature(request));
-        });
-  m.def("plan_fusion",
-        [](const std::vector<std::tuple<uint32_t, int64_t, std::string>>& ready, int64_t threshold) {
-          std::vector<ReadyTensor> tensors;
-          for (const auto& [set, bytes, cls] : ready) tensors.push_back({set, bytes, &cls});
-          return plan_fusion(tensors, threshold);
-        });
-  bind_sequencer(m);
+  bind_control_plane(&m);
 }

@@ -6,7 +6,6 @@
 #define SIRTAKI_RING_H_
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -26,7 +25,6 @@ class RingBytes {
  public:
   RingBytes(char* data, uint64_t capacity) : data_(data), capacity_(capacity) {}
 
-  uint64_t capacity() const { return capacity_; }
   static uint64_t record_bytes(size_t payload_bytes) {
     return sizeof(RecordFrame) + ((payload_bytes + 7) & ~size_t{7});
   }

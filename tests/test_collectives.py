@@ -28,6 +28,8 @@ def test_bits_do_not_depend_on_fusion(ranks, hosts):
             env = {"SIRTAKI_FUSION_THRESHOLD": threshold, "SIRTAKI_SLOT_BYTES": slot}
             result = run_ranks(ranks, PROGRAMS / "fusion_bits.py", hosts=hosts, env=env)
             digests.update(re.findall(r"digest (\w+)", result.output))
+            batches = int(re.search(r"batches (\d+)", result.output)[1])
+            assert batches == 60 if threshold == "0" else batches <= 60
     assert len(digests) == 1
 
 
