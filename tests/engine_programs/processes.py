@@ -61,7 +61,8 @@ if size > 1:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     assert handle.result()[0] == 1
 
-    program = "import sirtaki; sirtaki.init(); print(sirtaki.rank(), sirtaki.size())"
+    # One string, so that the lines of two ranks cannot mix.
+    program = "import sirtaki; sirtaki.init(); print(f'{sirtaki.rank()} {sirtaki.size()}\\n', end='')"
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert output.stdout.split() == ["0", "1"], output
     assert "becomes a job of one rank" in output.stderr
