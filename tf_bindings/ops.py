@@ -17,6 +17,7 @@ from typing import Any
 
 import sirtaki
 import tensorflow as tf
+from sirtaki.reduce_ops import resolve
 from sirtaki.tensorflow import names
 from sirtaki.tensorflow._library import raw_ops
 from tensorflow.python.framework import ops as tf_ops
@@ -64,7 +65,7 @@ def allreduce(
     Example:
         >>> mean_loss = hvd.allreduce(loss)
     """
-    op = _resolve_op("allreduce", op, average)
+    op = int(resolve(average, op))
     if isinstance(tensor, tf.IndexedSlices):
         return _allreduce_slices(tensor, op, prescale_factor * postscale_factor, name)
     tensor = _convert("allreduce", tensor, REDUCIBLE, name)
@@ -101,7 +102,7 @@ def grouped_allreduce(
     Example:
         >>> total, count = hvd.grouped_allreduce([total, count], op=hvd.Sum)
     """
-    op = _resolve_op("grouped_allreduce", op, average)
+    op = int(resolve(average, op))
     converted = [_convert("grouped_allreduce", tensor, REDUCIBLE, name) for tensor in tensors]
     base = name or (names.automatic("grouped_allreduce") if converted else "")
     by_dtype: dict[tf.DType, list[int]] = {}
@@ -188,16 +189,6 @@ def _allreduce_slices(slices: tf.IndexedSlices, op: int, factor: float, name: st
     if factor != 1.0:
         values *= tf.cast(factor, values.dtype)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
-
-
-def _resolve_op(function: str, op: int | None, average: bool | None) -> int:
-    if op is not None and average is not None:
-        raise ValueError(f"{function}: give either op or the old argument average, not both")
-    if op is None:
-        return int(sirtaki.Sum if average is False else sirtaki.Average)
-    if op not in (sirtaki.Average, sirtaki.Sum):
-        raise ValueError(f"{function}: op is {op!r}; it must be sirtaki.Average or sirtaki.Sum")
-    return int(op)
 
 
 def _convert(function: str, value: TensorLike, types: tuple[tf.DType, ...], name: str | None) -> tf.Tensor:

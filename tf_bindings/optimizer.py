@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import keras
-import sirtaki
+from sirtaki.reduce_ops import resolve
 from sirtaki.tensorflow.reduction import GradientReduction, is_marked_as_reduced
 
 # Set while a LossScaleOptimizer that has reduced already runs the optimizer inside it.
@@ -80,12 +80,11 @@ def DistributedOptimizer(
             f"the optimizer {optimizer.name!r} reduces its gradients already: a second DistributedOptimizer "
             "around it would reduce them twice; wrap it once"
         )
-    if op not in (None, sirtaki.Average, sirtaki.Sum):
-        raise ValueError(f"DistributedOptimizer: op is {op!r}; it must be sirtaki.Average or sirtaki.Sum")
+    reduce_op = resolve(None, op)
     _move_reduction_before_finite_check()
     reduction = GradientReduction(
         name=f"DistributedOptimizer.{name or next(_counter)}",
-        op=int(sirtaki.Average if op is None else op),
+        op=int(reduce_op),
         sparse_as_dense=sparse_as_dense,
     )
     # Past Keras's and TensorFlow's __setattr__, which would track the attribute as state to save.

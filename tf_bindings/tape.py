@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import sirtaki
 import tensorflow as tf
+from sirtaki.reduce_ops import resolve
 from sirtaki.tensorflow import names
 from sirtaki.tensorflow.reduction import GradientReduction, mark_as_reduced
 
@@ -41,11 +41,10 @@ class DistributedGradientTape(tf.GradientTape):
             raise TypeError(f"DistributedGradientTape needs a tf.GradientTape and got {gradtape!r}")
         if isinstance(gradtape, DistributedGradientTape) or "_sirtaki_op" in gradtape.__dict__:
             raise ValueError("this tape is distributed already: a second wrapper would reduce gradients twice")
-        if op not in (None, sirtaki.Average, sirtaki.Sum):
-            raise ValueError(f"DistributedGradientTape: op is {op!r}; it must be sirtaki.Average or sirtaki.Sum")
+        reduce_op = resolve(None, op)
         # One recording under two names: entering, watching or stopping either is seen by both.
         self.__dict__ = gradtape.__dict__
-        self._sirtaki_op = int(sirtaki.Average if op is None else op)
+        self._sirtaki_op = int(reduce_op)
         self._sirtaki_sparse_as_dense = sparse_as_dense
         self._sirtaki_computes_jacobian = False
 
