@@ -9,14 +9,17 @@
 """
 
 from sirtaki import errors
-from sirtaki.functions import (
+from sirtaki.exchanges import (
     allgather,
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    barrier,
+    allgather_async,
+    alltoall,
+    alltoall_async,
     broadcast,
-    grouped_allreduce,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    grouped_allgather,
+    grouped_allgather_async,
 )
 from sirtaki.handles import Handle, poll, synchronize
 from sirtaki.job import (
@@ -31,33 +34,74 @@ from sirtaki.job import (
     size,
 )
 from sirtaki.objects import allgather_object, broadcast_object
-from sirtaki.reduce_ops import Average, ReduceOp, Sum
+from sirtaki.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from sirtaki.reduce_ops import Adasum, Average, Max, Min, Product, ReduceOp, Sum
+from sirtaki.reductions import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+)
+from sirtaki.synchronization import barrier, barrier_async, join, join_async
 from sirtaki.version import __version__
 
 __all__ = [
+    "Adasum",
     "Average",
     "Handle",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
     "ReduceOp",
     "Sum",
     "__version__",
+    "add_process_set",
     "allgather",
+    "allgather_async",
     "allgather_object",
     "allreduce",
     "allreduce_",
     "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "barrier",
+    "barrier_async",
     "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
     "broadcast_object",
     "cross_rank",
     "cross_size",
     "errors",
+    "global_process_set",
+    "grouped_allgather",
+    "grouped_allgather_async",
     "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
     "is_initialized",
+    "join",
+    "join_async",
     "local_rank",
     "local_size",
     "poll",
     "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
     "shutdown",
     "size",
     "synchronize",

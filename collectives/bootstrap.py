@@ -60,7 +60,12 @@ def single(settings: Settings) -> tuple[Topology, _native.Engine]:
     """Make the engine of a job of one rank."""
     topology = group_by_host(0, ["here"])
     return topology, _native.Engine(
-        rank=0, host_of=[0], local_rank_of=[0], fusion_threshold=settings.fusion_threshold, spin_ns=0
+        rank=0,
+        host_of=[0],
+        local_rank_of=[0],
+        fusion_threshold=settings.fusion_threshold,
+        cache_capacity=settings.cache_capacity,
+        spin_ns=0,
     )
 
 
@@ -103,6 +108,7 @@ def connect(settings: Settings) -> tuple[Topology, _native.Engine]:
             host_of=list(topology.host_of),
             local_rank_of=list(topology.local_rank_of),
             fusion_threshold=settings.fusion_threshold,
+            cache_capacity=settings.cache_capacity,
             spin_ns=int(spin_us * 1000),
             num_slots=_NUM_SLOTS,
             slot_bytes=_slot_bytes(topology, settings),

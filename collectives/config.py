@@ -59,6 +59,13 @@ def _slot(text: str) -> int:
     return value
 
 
+def _capacity(text: str) -> int:
+    value = int(text)
+    if not 64 <= value <= 2**24:
+        raise ValueError("must be from 64 to 16777216")
+    return value
+
+
 def _flag(text: str) -> bool:
     values = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
     if text.lower() not in values:
@@ -81,6 +88,14 @@ class Settings:
         64 * 2**20,
         True,
         "Most bytes of tensors that travel as one batch; 0 sends each tensor alone.",
+    )
+    cache_capacity: int = _setting(
+        "SIRTAKI_CACHE_CAPACITY",
+        _capacity,
+        16384,
+        False,
+        "How many names, and how many signatures (type, shape, operation), the ranks remember. Those unused for "
+        "longest are forgotten and agreed anew when they come again. Rank 0's value counts.",
     )
     slot_bytes: int | None = _setting(
         "SIRTAKI_SLOT_BYTES",

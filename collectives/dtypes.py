@@ -51,7 +51,7 @@ def dtype_name(code: int) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def check_reducible(dtype: np.dtype[Any], scaled: bool) -> None:
+def check_reducible(dtype: np.dtype[Any], op: int, scaled: bool) -> None:
     """Raise TypeError unless arrays of this type can be reduced, and scaled if `scaled`."""
     name = dtype.name
     if name not in _REDUCIBLE:

@@ -15,9 +15,7 @@ from sirtaki.negotiation import Signature, disagreement_text
 _log = logging.getLogger("sirtaki")
 
 # sirtaki_kind in native/engine_abi.h
-ALLREDUCE, ALLGATHER, BROADCAST, BARRIER = range(4)
-
-_EVERY_RANK = -1
+ALLREDUCE, ALLGATHER, BROADCAST, BARRIER, ALLTOALL, REDUCESCATTER, JOIN, ADD_PROCESS_SET, REMOVE_PROCESS_SET = range(9)
 
 Array = np.ndarray[Any, Any]
 
@@ -54,12 +52,16 @@ class Engine:
         name: str | None = None,
         reduce_op: int = 0,
         root_rank: int = 0,
+        process_set: int = 0,
         prescale: float = 1.0,
         postscale: float = 1.0,
+        values: Sequence[int] = (),
         wait: bool = False,
     ) -> _native.Handle:
         """Hand a request to the native engine; with `wait` return only when it is done."""
-        return self.native.submit(kind, reduce_op, dtype, root_rank, prescale, postscale, name, inputs, outputs, wait)
+        return self.native.submit(
+            kind, reduce_op, dtype, root_rank, process_set, prescale, postscale, name, inputs, outputs, values, wait
+        )
 
     def wait(self, handle: _native.Handle, timeout: float | None) -> bool:
         """Wait until a request is done; return whether it is."""
@@ -115,4 +117,4 @@ class Engine:
         else:
             sent = [(rank, Signature.decode(encoded)) for rank, encoded in event["signatures"]]
             text = disagreement_text(self.native.describe(event["key"]), sent)
-            self.native.post_error(event["key"], _EVERY_RANK, errors.MISMATCH_CODE, text)
+            self.native.refuse(event["key"], errors.MISMATCH_CODE, text)

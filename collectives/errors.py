@@ -56,6 +56,10 @@ class RanksFailedError(SirtakiError, RuntimeError):
         self.ranks = ranks
 
 
+class RankJoinedError(SirtakiError, RuntimeError):
+    """A rank that is needed has called `sirtaki.join` and gives nothing any more."""
+
+
 class OutOfMemoryError(SirtakiError, MemoryError):
     """A result could not be allocated on this rank; the other ranks have theirs."""
 
@@ -74,6 +78,7 @@ _BY_CODE: dict[int, type[SirtakiError]] = {
     6: NotInitializedError,
     7: OutOfMemoryError,
     8: InternalError,
+    11: RankJoinedError,
 }
 MISMATCH_CODE = 2
 

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from sirtaki import _native
 from sirtaki.engine import Engine
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 
 class Handle(Generic[T]):
-    """A collective in flight or done. Keeps its arrays alive; do not change them before it is done."""
+    """A collective in flight or done. Keeps its arrays alive; do not change them before it is done.
 
-    def __init__(self, engine: Engine, native: _native.Handle, finish: Callable[[_native.Handle], T]) -> None:
+    Example:
+        >>> import numpy as np, sirtaki
+        >>> sirtaki.init()
+        >>> handle = sirtaki.allreduce_async(np.ones(2), name="weights")
+        >>> handle.wait(timeout=60)
+        >>> handle.poll(), handle.result().tolist()
+        (True, [1.0, 1.0])
+    """
+
+    def __init__(self, engine: Engine, natives: Sequence[_native.Handle], finish: Callable[[], T]) -> None:
         self._engine = engine
-        self._native = native
+        self._natives = natives
         self._finish = finish
         self._result: list[T] = []
 
-    def map(self, function: Callable[[T], U]) -> Handle[U]:
-        """Return a handle of the same collective whose result is `function` of this one's."""
-        return Handle(self._engine, self._native, lambda native: function(self._finish(native)))
-
     def poll(self) -> bool:
         """Return whether the collective is done, without waiting."""
-        return self._native.done
+        return all(native.done for native in self._natives)
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until the collective is done.
@@ -36,10 +41,15 @@ class Handle(Generic[T]):
             timeout: seconds, None: for ever.
 
         Raises:
-            TimeoutError: it is not done in time; the handle stays usable.
+            TimeoutError: it is not done in time; it goes on, and the handle stays usable.
         """
-        if not self._engine.wait(self._native, timeout):
-            raise TimeoutError(f"the collective was not done within {timeout} seconds; it is still in flight")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for native in self._natives:
+            if native.done:
+                continue
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not self._engine.wait(native, left):
+                raise TimeoutError(f"the collective was not done within {timeout} seconds; it is still in flight")
 
     def result(self) -> T:
         """Wait and return the result.
@@ -47,10 +57,11 @@ class Handle(Generic[T]):
         Raises:
             SirtakiError: the collective ended with an error; see `sirtaki.errors`.
         """
-        self.wait()
-        self._engine.raise_for(self._native)
         if not self._result:
-            self._result.append(self._finish(self._native))
+            self.wait()
+            for native in self._natives:
+                self._engine.raise_for(native)
+            self._result.append(self._finish())
         return self._result[0]
 
 
@@ -59,10 +70,25 @@ def synchronize(handle: Handle[T]) -> T:
 
     Raises:
         SirtakiError: the collective ended with an error; see `sirtaki.errors`.
+
+    Example:
+        >>> import numpy as np, sirtaki
+        >>> sirtaki.init()
+        >>> sirtaki.synchronize(sirtaki.allreduce_async(np.ones(2))).tolist()
+        [1.0, 1.0]
     """
     return handle.result()
 
 
 def poll(handle: Handle[T]) -> bool:
-    """Return whether a collective that an ``_async`` function has started is done."""
+    """Return whether a collective that an ``_async`` function has started is done.
+
+    Example:
+        >>> import numpy as np, sirtaki
+        >>> sirtaki.init()
+        >>> handle = sirtaki.barrier_async()
+        >>> handle.wait()
+        >>> sirtaki.poll(handle)
+        True
+    """
     return handle.poll()

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from sirtaki.errors import MissingDependencyError, SirtakiError
+from sirtaki.errors import InvalidArgumentError, MissingDependencyError, SirtakiError
 
 # What launchers tell their children: variables of the rank and of the number of ranks.
 _LAUNCHERS = (
@@ -50,6 +50,25 @@ def finalize() -> None:
 def is_finalized_by_mpi4py() -> bool:
     """Whether this process calls MPI_Finalize at its exit, whatever happens."""
     return _communicator is not None and _finalizing_pid is None
+
+
+def ranks_of(comm: Any) -> list[int]:
+    """Return the job's ranks of a communicator's processes, ascending.
+
+    Raises:
+        InvalidArgumentError: this process uses no MPI, or a process of the communicator is not in the job.
+    """
+    if _communicator is None:
+        if comm.Get_size() == 1:
+            return [0]
+        raise InvalidArgumentError("a job of one rank has no process set of several processes")
+    from mpi4py import MPI
+
+    theirs = comm.Get_group()
+    ranks = MPI.Group.Translate_ranks(theirs, range(theirs.Get_size()), _communicator.Get_group())
+    if MPI.UNDEFINED in ranks:
+        raise InvalidArgumentError("the communicator has processes that are not ranks of the job")
+    return sorted(ranks)
 
 
 class World:

@@ -14,7 +14,19 @@ from sirtaki.dtypes import dtype_name
 from sirtaki.reduce_ops import ReduceOp
 
 _LONGEST_NAME = 300  # characters of a name that a message shows
-_KINDS = ("allreduce", "allgather", "broadcast", "barrier")
+_KINDS = (
+    "allreduce",
+    "allgather",
+    "broadcast",
+    "barrier",
+    "alltoall",
+    "reducescatter",
+    "join",
+    "add_process_set",
+    "remove_process_set",
+)
+_REDUCTIONS = ("allreduce", "reducescatter")
+_WITHOUT_TENSORS = ("barrier", "join", "add_process_set", "remove_process_set")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,26 +40,28 @@ class Signature:
     prescale_factor: float
     postscale_factor: float
     shapes: tuple[tuple[int, ...], ...]
+    values: tuple[int, ...] = ()
 
     @classmethod
     def decode(cls, encoded: bytes) -> Signature:
         """Decode the engine's bytes."""
         fields = _native.describe_signature(encoded)
         operation = _KINDS[fields["kind"]]
-        reduces = operation == "allreduce"
+        reduces = operation in _REDUCTIONS
         return cls(
             operation=operation,
             reduction=ReduceOp(fields["reduce_op"]).name if reduces else "",
-            dtype="" if operation == "barrier" else dtype_name(fields["dtype"]),
+            dtype="" if operation in _WITHOUT_TENSORS else dtype_name(fields["dtype"]),
             root_rank=fields["root_rank"] if operation == "broadcast" else None,
             prescale_factor=fields["prescale_factor"],
             postscale_factor=fields["postscale_factor"],
             shapes=tuple(tuple(s) for s in fields["shapes"]),
+            values=tuple(fields["values"]),
         )
 
     def __str__(self) -> str:
-        if self.operation == "barrier":
-            return "barrier"
+        if self.operation in _WITHOUT_TENSORS:
+            return f"{self.operation}({', '.join(map(str, self.values))})" if self.values else self.operation
         shapes = [str(s).replace("-1", "any") for s in self.shapes]
         if len(shapes) > 6:
             shapes[5:] = [f"... ({len(shapes)} tensors)"]
@@ -72,6 +86,7 @@ def _differing_fields(signatures: Sequence[Signature]) -> list[str]:
         "prescale_factor": "prescale factor",
         "postscale_factor": "postscale factor",
         "shapes": "shape",
+        "values": "process set",
     }
     if len({s.operation for s in signatures}) > 1:
         return ["operation"]

@@ -14,10 +14,18 @@ class ReduceOp(IntEnum):
 
     Average = 0
     Sum = 1
+    Adasum = 2
+    Min = 3
+    Max = 4
+    Product = 5
 
 
 Average = ReduceOp.Average
 Sum = ReduceOp.Sum
+Adasum = ReduceOp.Adasum
+Min = ReduceOp.Min
+Max = ReduceOp.Max
+Product = ReduceOp.Product
 
 
 def resolve(average: bool | None, op: int | None) -> ReduceOp:

@@ -23,10 +23,9 @@ Allreduce::Slice Allreduce::cut(size_t num_elements, size_t element_bytes, size_
   return {std::min(num_elements, index * step), std::min(num_elements, (index + 1) * step)};
 }
 
-bool Allreduce::run(uint64_t sequence, const SetLayout& layout, const Kernels& kernels,
-                    const Scaling& scaling, const std::vector<Piece>& pieces) {
-  size_t total = 0;
-  for (const Piece& piece : pieces) total += piece.bytes;
+bool Allreduce::run(Tickets* tickets, const SetLayout& layout, const Kernels& kernels, const Scaling& scaling,
+                    const std::vector<Piece>& pieces) {
+  const size_t total = total_bytes(pieces);
   const size_t local = layout.local_ranks.size();
   const bool small = layout.one_host() && total <= slot_bytes_ && total * local <= kSmallBytesTimesRanks;
   size_t channels = local;
@@ -36,9 +35,8 @@ bool Allreduce::run(uint64_t sequence, const SetLayout& layout, const Kernels& k
   PieceCursor in(&pieces);
   PieceCursor out(&pieces);
   std::optional<Chunk> previous;
-  uint64_t number = 0;
-  for (size_t begin = 0; begin < total; begin += slot_bytes_, ++number) {
-    const Chunk chunk{make_ticket(sequence, number), std::min(slot_bytes_, total - begin), channels};
+  for (size_t begin = 0; begin < total; begin += slot_bytes_) {
+    const Chunk chunk{tickets->take(), std::min(slot_bytes_, total - begin), channels};
     char* slot = stages_->claim_slot(chunk.ticket, layout.local_ranks);
     if (slot == nullptr) return false;
     in.copy_inputs_to(slot, chunk.bytes);

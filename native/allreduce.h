@@ -31,7 +31,7 @@ class Allreduce {
       : slot_bytes_(slot_bytes), stages_(stages), mpi_(mpi) {}
 
   // False: the job has failed, and the outputs are undefined.
-  bool run(uint64_t sequence, const SetLayout& layout, const Kernels& kernels, const Scaling& scaling,
+  bool run(Tickets* tickets, const SetLayout& layout, const Kernels& kernels, const Scaling& scaling,
            const std::vector<Piece>& pieces);
 
  private:

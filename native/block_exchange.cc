@@ -39,7 +39,7 @@ std::vector<std::vector<Place>> place_blocks(const SetLayout& layout, const std:
 
 }  // namespace
 
-bool BlockExchange::run(uint64_t sequence, const SetLayout& layout, const std::vector<Block>& blocks) {
+bool BlockExchange::run(Tickets* tickets, const SetLayout& layout, const std::vector<Block>& blocks) {
   size_t lanes = 1;
   const auto places = place_blocks(layout, blocks, &lanes);
   const std::vector<Place>& here = places[layout.my_host];
@@ -57,14 +57,16 @@ bool BlockExchange::run(uint64_t sequence, const SetLayout& layout, const std::v
     if (layout.ranks[m] == layout.hosts[layout.my_host][layout.my_index]) me = m;
     longest = std::max(longest, blocks[m].bytes);
   }
-  if (blocks[me].output != nullptr && blocks[me].output != blocks[me].input && blocks[me].bytes > 0) {
-    std::memcpy(blocks[me].output, blocks[me].input, blocks[me].bytes);
+  for (const Piece& piece : blocks[me].pieces) {
+    const bool moves = blocks[me].wanted && piece.output != piece.input && piece.bytes > 0;
+    if (moves) std::memcpy(piece.output, piece.input, piece.bytes);
   }
   if (layout.size() == 1) return true;
 
-  uint64_t number = 0;
-  for (size_t begin = 0; begin < longest; begin += lane_bytes, ++number) {
-    const uint64_t ticket = make_ticket(sequence, number);
+  std::vector<PieceCursor> cursors;
+  for (const Block& block : blocks) cursors.emplace_back(&block.pieces);
+  for (size_t begin = 0; begin < longest; begin += lane_bytes) {
+    const uint64_t ticket = tickets->take();
     const auto chunk = [&](size_t m) {
       return begin < blocks[m].bytes ? std::min(lane_bytes, blocks[m].bytes - begin) : 0;
     };
@@ -72,7 +74,7 @@ bool BlockExchange::run(uint64_t sequence, const SetLayout& layout, const std::v
     if (slot == nullptr) return false;
     if (chunk(me) > 0) {
       char* lane = slot + here[me].lane * lane_bytes;
-      std::memcpy(lane, blocks[me].input + begin, chunk(me));
+      cursors[me].copy_inputs_to(lane, chunk(me));
       for (size_t h = 0; h < layout.hosts.size(); ++h) {
         if (h != layout.my_host) mpi_->send(layout.hosts[h][places[h][me].holder], lane, chunk(me));
       }
@@ -88,9 +90,8 @@ bool BlockExchange::run(uint64_t sequence, const SetLayout& layout, const std::v
       if (m == me || chunk(m) == 0) continue;
       const uint32_t holder = layout.local_ranks[here[m].holder];
       if (here[m].holder != layout.my_index && !stages_->wait(holder, Stage::kPacked, ticket)) return false;
-      if (blocks[m].output == nullptr) continue;
-      std::memcpy(blocks[m].output + begin, stages_->slot(holder, ticket) + here[m].lane * lane_bytes,
-                  chunk(m));
+      if (!blocks[m].wanted) continue;
+      cursors[m].copy_to_outputs(stages_->slot(holder, ticket) + here[m].lane * lane_bytes, chunk(m));
     }
     stages_->publish(Stage::kDone, ticket);
   }

@@ -11,15 +11,18 @@
 #include <vector>
 
 #include "mpi_exchange.h"
+#include "pieces.h"
 #include "stage.h"
 #include "topology.h"
 
 namespace sirtaki {
 
+// What one member gives.
 struct Block {
-  const char* input;  // on the member that gives it, else ignored
-  char* output;       // where this member wants it; null: it does not
-  size_t bytes;       // the same on all members
+  // On the member that gives it: where it lies, and where it goes. On others the outputs count only.
+  std::vector<Piece> pieces;
+  size_t bytes = 0;    // of all pieces, the same on all members
+  bool wanted = true;  // false: this member has no room for it
 };
 
 class BlockExchange {
@@ -28,7 +31,7 @@ class BlockExchange {
       : slot_bytes_(slot_bytes), stages_(stages), mpi_(mpi) {}
 
   // `blocks` by member of the set. False: the job has failed, and the outputs are undefined.
-  bool run(uint64_t sequence, const SetLayout& layout, const std::vector<Block>& blocks);
+  bool run(Tickets* tickets, const SetLayout& layout, const std::vector<Block>& blocks);
 
  private:
   size_t slot_bytes_;

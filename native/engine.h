@@ -26,15 +26,13 @@
 #include <unordered_map>
 #include <vector>
 
-#include "allreduce.h"
-#include "block_exchange.h"
+#include "data_plane.h"
 #include "engine_abi.h"
 #include "messages.h"
 #include "mpi_exchange.h"
 #include "relay.h"
 #include "segment.h"
 #include "sequencer.h"
-#include "stage.h"
 #include "topology.h"
 
 namespace sirtaki {
@@ -42,6 +40,7 @@ namespace sirtaki {
 struct EngineOptions {
   Topology topology;
   int64_t fusion_threshold = 0;
+  size_t cache_capacity = 0;  // see Sequencer::evict
   int64_t spin_ns = 0;
   // The rest is used in jobs of several ranks only.
   SegmentShape shape{};
@@ -82,7 +81,7 @@ class Engine {
   bool take_rare_event(RareEvent* event);
   void assign_name(const std::string& scoped_name);
   void assign_signature(const std::string& signature);
-  void post_error(Key key, int32_t rank, int32_t code, const std::string& text);
+  void refuse(Key key, int32_t code, const std::string& text);
   std::string describe(Key key);
   // Rank 0: what waits for ranks; see sequencer.h.
   std::vector<Incomplete> incomplete() const;
@@ -128,10 +127,13 @@ class Engine {
     std::string name;  // empty: unnamed
     std::string signature;
     std::vector<Tensor> tensors;
+    std::vector<int64_t> values;
     void* context;
-    void* (*allocate_output)(void*, const int64_t*, int32_t);
+    void* (*allocate_output)(void*, int32_t, const int64_t*, int32_t);
+    void (*set_result)(void*, int64_t);
     void (*done)(void*, int32_t, const char*);
     Key key = 0;
+    uint32_t signature_number = 0;
     int32_t error = SIRTAKI_OK;
     std::string message;
   };
@@ -146,12 +148,24 @@ class Engine {
     std::vector<Request*> waiting;
   };
 
+  struct ProcessSet {
+    std::vector<int32_t> ranks;
+    SetLayout layout;  // if this rank is a member
+    bool is_member = false;
+    uint64_t unnamed_calls = 0;
+  };
+
   static RequestPtr copy_request(const sirtaki_request& request);
   static void finish(RequestPtr request);
 
   // Submission (under mutex_).
+  // What is wrong with the request on this rank's side, empty if nothing is.
+  std::string fault_of(const sirtaki_request& request) const;
+  std::string fault_of_values(const sirtaki_request& request, const ProcessSet& set) const;
   void file(RequestPtr request, std::vector<RequestPtr>* refused);
   void send_submit_or_wait(RequestPtr request);
+  void send_submit(RequestPtr request);
+  void run_alone(RequestPtr request);
   void send_up(Record type, std::string_view payload);
   bool flush_backlog();
   void knock_sequencer();
@@ -172,20 +186,38 @@ class Engine {
   bool write_log();
   void read_entry(Record type, const std::string& payload);
   void on_assign(bool is_name, uint32_t number, std::string_view bytes);
+  void on_forget_name(uint32_t number, std::string_view bytes);
+  void on_forget_signature(uint32_t number, std::string_view bytes);
+  void on_joined(int32_t last_rank);
   void on_error(const ErrorHeader& header, std::string_view text);
   void on_execute(const std::string& payload);
-  void execute(uint64_t sequence, uint32_t process_set, const std::vector<int64_t>& rows,
-               std::vector<RequestPtr>* batch);
-  bool run_allreduce(uint64_t sequence, const SetLayout& layout, const std::vector<RequestPtr>& batch);
-  bool run_allgather(uint64_t sequence, const SetLayout& layout, const std::vector<int64_t>& rows,
-                     Request* request);
-  bool run_broadcast(uint64_t sequence, const SetLayout& layout, Request* request);
+
+  // A batch. `layout`: the members that take part; `payloads`: see ExecuteHeader.
+  struct Batch {
+    uint64_t sequence;
+    std::vector<int32_t> members;  // of the set, those that have joined too
+    SetLayout layout;
+    std::vector<int64_t> payloads;
+    std::vector<RequestPtr> requests;
+  };
+  void execute(Batch* batch);
+  bool run(const Batch& batch);
+  static Scaling scaling_of(const Batch& batch);
+  bool run_allreduce(const Batch& batch);
+  bool run_adasum(const Batch& batch);
+  bool run_reducescatter(const Batch& batch);
+  bool run_allgather(const Batch& batch);
+  bool run_alltoall(const Batch& batch);
+  bool run_broadcast(const Batch& batch);
+  void add_process_set(const Batch& batch);
+  void remove_process_set(const Batch& batch);
+  char* allocate(Request* request, size_t tensor, const std::vector<int64_t>& rows, size_t row_bytes);
   bool has_work() const;
   bool has_rare();
   void fail_all(int32_t code, const std::string& text);
   RequestPtr take_in_flight(Key key);
   void complete(std::vector<RequestPtr>* requests);
-  void fail(std::vector<RequestPtr>* batch);
+  void fail(std::vector<RequestPtr>* requests);
   void report_broken(const std::string& what);
   void wake_waiters();
   void wake_coordinator();
@@ -195,10 +227,7 @@ class Engine {
   SetLayout world_;
   std::unique_ptr<Segment> segment_;  // null in a job of one rank
   std::unique_ptr<Relay> relay_;
-  std::unique_ptr<StageBoard> stages_;
-  std::unique_ptr<MpiExchange> mpi_;
-  std::unique_ptr<Allreduce> allreduce_;
-  std::unique_ptr<BlockExchange> blocks_;
+  std::unique_ptr<DataPlane> data_;
   std::unique_ptr<Sequencer> sequencer_;  // rank 0 of a job of several ranks
   mutable std::mutex sequencer_mutex_;    // the driver's steps against decisions from Python
   std::deque<LogEntry> log_backlog_;      // rank 0: entries that found the log full
@@ -211,8 +240,10 @@ class Engine {
   std::unordered_map<Request*, RequestPtr> unassigned_;  // wait for the number of their name or signature
   std::vector<std::pair<Record, std::string>> up_backlog_;
   std::atomic<bool> has_up_backlog_{false};
-  uint64_t unnamed_calls_ = 0;
-  int32_t closed_error_ = SIRTAKI_OK;  // new requests end with this
+  std::unordered_map<uint32_t, ProcessSet> sets_;  // changed by the driver only, which may read it unlocked
+  uint32_t next_set_alone_ = 1;                    // in a job of one rank
+  RequestPtr joining_;                             // this rank's join
+  int32_t closed_error_ = SIRTAKI_OK;              // new requests end with this
   std::string closed_text_;
 
   std::atomic<uint32_t> role_{0};

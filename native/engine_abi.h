@@ -20,19 +20,28 @@
 extern "C" {
 #endif
 
-#define SIRTAKI_ABI_VERSION 1
+#define SIRTAKI_ABI_VERSION 2
 
 typedef enum sirtaki_kind {
   SIRTAKI_ALLREDUCE = 0,
   SIRTAKI_ALLGATHER = 1,
   SIRTAKI_BROADCAST = 2,
   SIRTAKI_BARRIER = 3,
+  SIRTAKI_ALLTOALL = 4,
+  SIRTAKI_REDUCESCATTER = 5,
+  SIRTAKI_JOIN = 6,
+  SIRTAKI_ADD_PROCESS_SET = 7,     // by all ranks of the job
+  SIRTAKI_REMOVE_PROCESS_SET = 8,  // by all ranks of the job
 } sirtaki_kind;
 
-// Horovod's numbers; those not listed are reserved (Adasum 2, Min 3, Max 4, Product 5).
+// Horovod's numbers.
 typedef enum sirtaki_reduce_op {
   SIRTAKI_AVERAGE = 0,
   SIRTAKI_SUM = 1,
+  SIRTAKI_ADASUM = 2,
+  SIRTAKI_MIN = 3,
+  SIRTAKI_MAX = 4,
+  SIRTAKI_PRODUCT = 5,
 } sirtaki_reduce_op;
 
 typedef enum sirtaki_dtype {
@@ -63,31 +72,44 @@ typedef enum sirtaki_error {
   SIRTAKI_NOT_INITIALIZED = 6,   // no engine: init() was not called, or shutdown() was
   SIRTAKI_OUT_OF_MEMORY = 7,     // an output could not be allocated
   SIRTAKI_INTERNAL = 8,          // a broken invariant of the engine: a defect to report
+  SIRTAKI_RANK_JOINED = 11,      // a rank that is needed has called join and gives nothing any more
 } sirtaki_error;
 
 typedef struct sirtaki_tensor {
-  const void* input;    // contiguous, row-major; may be NULL for zero elements or a broadcast's non-root
-  void* output;         // same size as input, may be the same buffer; NULL for an allgather
-  const int64_t* dims;  // this rank's shape; for an allgather dims[0] may differ between ranks
+  const void* input;  // contiguous, row-major; may be NULL for zero elements or a broadcast's non-root
+  // Same size as the input, may be the same buffer. Reducescatter: this rank's share of the rows, see below.
+  // NULL for an allgather or alltoall, whose results have sizes that only the engine learns.
+  void* output;
+  const int64_t* dims;  // this rank's shape; for an allgather or alltoall dims[0] may differ between ranks
   int32_t num_dims;
 } sirtaki_tensor;
 
 // One request: a group of tensors of one type that are ready, and travel, together.
+//
+// A reducescatter gives each member of the set, in rank order, a share of the rows: all rows divided by the
+// number of members, and one row more for the first members if that leaves a remainder.
 typedef struct sirtaki_request {
   int32_t kind;         // sirtaki_kind
-  int32_t reduce_op;    // sirtaki_reduce_op, for an allreduce
+  int32_t reduce_op;    // sirtaki_reduce_op, for an allreduce or reducescatter
   int32_t dtype;        // sirtaki_dtype
   int32_t root_rank;    // global rank, for a broadcast
   int32_t process_set;  // 0: all ranks
-  int32_t num_tensors;  // allgather and broadcast: exactly 1; barrier: 0
+  int32_t num_tensors;  // alltoall: exactly 1; barrier, join and those about process sets: 0
   double prescale_factor;
   double postscale_factor;
-  const char* name;  // UTF-8; NULL: the next unnamed call of this process
+  const char* name;  // UTF-8; NULL: the next unnamed call of this process in the set
   const sirtaki_tensor* tensors;
+  // Alltoall: rows of the input for each member, in rank order. Add process set: the members, ascending.
+  // Remove process set: its number.
+  const int64_t* values;
+  int32_t num_values;
   void* context;
-  // Allgather only: returns a buffer for the result, whose first dimension is the sum of rows[0 ..
-  // num_members), or NULL if there is no memory. Called at most once, before `done`, on any thread.
-  void* (*allocate_output)(void* context, const int64_t* rows, int32_t num_members);
+  // Allgather and alltoall only: returns a buffer for the result of tensor number `tensor`, whose first
+  // dimension is the sum of rows[0 .. num_members): what each member has given. NULL if there is no memory.
+  // Called at most once per tensor, before `done`, on any thread.
+  void* (*allocate_output)(void* context, int32_t tensor, const int64_t* rows, int32_t num_members);
+  // Join: the rank that joined last. Add process set: the number of the new set. Called before `done`.
+  void (*set_result)(void* context, int64_t value);
   // error: sirtaki_error; message: UTF-8, NULL if SIRTAKI_OK, valid during the call.
   void (*done)(void* context, int32_t error, const char* message);
 } sirtaki_request;

@@ -261,6 +261,19 @@ void Engine::read_entry(Record type, const std::string& payload) {
       on_error(header, reader.rest());
       return;
     }
+    case Record::kForgetName: {
+      const auto number = reader.value<uint32_t>();
+      on_forget_name(number, reader.rest());
+      return;
+    }
+    case Record::kForgetSignature: {
+      const auto number = reader.value<uint32_t>();
+      on_forget_signature(number, reader.rest());
+      return;
+    }
+    case Record::kJoined:
+      on_joined(reader.value<int32_t>());
+      return;
     case Record::kLeft:
       if (reader.value<int32_t>() == topology_.rank) {
         fail_all(SIRTAKI_RANK_LEFT,
@@ -290,6 +303,8 @@ void Engine::on_assign(bool is_name, uint32_t number, std::string_view bytes) {
     }
     for (Request* request : waiting) {
       const auto it = unassigned_.find(request);
+      // Ended meanwhile with its process set, or listed twice since its name was forgotten.
+      if (it == unassigned_.end()) continue;
       RequestPtr owner = std::move(it->second);
       unassigned_.erase(it);
       send_submit_or_wait(std::move(owner));
@@ -298,8 +313,74 @@ void Engine::on_assign(bool is_name, uint32_t number, std::string_view bytes) {
   knock_sequencer();
 }
 
+// The sequencer has forgotten the name. A request of this rank's that is still in flight under the number was
+// too late for the sequencer, which drops it: it starts again. See Sequencer::evict.
+void Engine::on_forget_name(uint32_t number, std::string_view bytes) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto name = names_.find(std::string(bytes));
+    if (name == names_.end() || name->second.number != number) return;
+    if (!name->second.in_flight) {
+      names_.erase(name);
+      return;
+    }
+    name->second.number = 0;
+    send_up(Record::kInternName, bytes);
+    const auto late = in_flight_.find(number);
+    if (late != in_flight_.end()) {
+      RequestPtr request = std::move(late->second);
+      in_flight_.erase(late);
+      request->key = 0;
+      send_submit_or_wait(std::move(request));
+    }
+    // Or it still waits for the number of its signature.
+    for (auto& [pointer, request] : unassigned_) {
+      if (request->key == number) request->key = 0;
+    }
+  }
+  knock_sequencer();
+}
+
+void Engine::on_forget_signature(uint32_t number, std::string_view bytes) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto signature = signatures_.find(std::string(bytes));
+    if (signature == signatures_.end() || signature->second.number != number) return;
+    std::vector<Key> late;
+    for (const auto& [key, request] : in_flight_) {
+      if (request->signature_number == number) late.push_back(key);
+    }
+    if (late.empty()) {
+      signatures_.erase(signature);
+      return;
+    }
+    signature->second.number = 0;
+    send_up(Record::kInternSignature, bytes);
+    for (Key key : late) {
+      RequestPtr request = std::move(in_flight_.at(key));
+      in_flight_.erase(key);
+      send_submit_or_wait(std::move(request));
+    }
+  }
+  knock_sequencer();
+}
+
+void Engine::on_joined(int32_t last_rank) {
+  std::vector<RequestPtr> requests;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!joining_) return;
+    requests.push_back(std::move(joining_));
+    // Nothing is in flight, and ranks that joined early have made fewer unnamed calls: all count anew.
+    for (auto& [number, set] : sets_) set.unnamed_calls = 0;
+  }
+  requests[0]->set_result(requests[0]->context, last_rank);
+  complete(&requests);
+}
+
 Engine::RequestPtr Engine::take_in_flight(Key key) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (key == kJoinKey) return std::move(joining_);
   const auto it = in_flight_.find(key);
   if (it == in_flight_.end()) return nullptr;
   RequestPtr request = std::move(it->second);

@@ -21,7 +21,7 @@ std::vector<std::vector<size_t>> plan_fusion(const std::vector<ReadyTensor>& rea
       batches.push_back({i});
       continue;
     }
-    auto [it, is_new] = open.try_emplace({tensor.process_set, *tensor.fusion_class}, Open{0, 0});
+    auto [it, is_new] = open.try_emplace({tensor.group, *tensor.fusion_class}, Open{0, 0});
     Open& batch = it->second;
     if (is_new || batch.bytes + tensor.num_bytes > threshold || batches[batch.batch].size() == kMostTensors) {
       batch = {batches.size(), 0};

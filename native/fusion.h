@@ -12,14 +12,14 @@
 namespace sirtaki {
 
 struct ReadyTensor {
-  uint32_t process_set;
+  uint32_t group;  // only tensors of one group travel together: same set, same members that take part
   int64_t num_bytes;
   // See fusion_class() in signature.h; points into the sequencer's table. Empty: travels alone.
   const std::string* fusion_class;
 };
 
 // Splits 0 .. ready.size() into batches, in order of each batch's first tensor. A batch holds tensors of one
-// set and class, at most `threshold` bytes of them unless a single tensor is larger.
+// group and class, at most `threshold` bytes of them unless a single tensor is larger.
 std::vector<std::vector<size_t>> plan_fusion(const std::vector<ReadyTensor>& ready, int64_t threshold);
 
 }  // namespace sirtaki

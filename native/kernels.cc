@@ -197,7 +197,7 @@ SIRTAKI_KERNELS(Float64, double, double)
 
 }  // namespace
 
-const Kernels* find_kernels(int32_t dtype) {
+const Kernels* find_kernels(int32_t dtype, int32_t) {
   switch (dtype) {
     case SIRTAKI_INT32:
       return &kInt32;

@@ -34,7 +34,7 @@ struct Kernels {
 };
 
 // nullptr if the type has no reduction.
-const Kernels* find_kernels(int32_t dtype);
+const Kernels* find_kernels(int32_t dtype, int32_t reduce_op);
 
 }  // namespace sirtaki
 

@@ -17,16 +17,20 @@ namespace sirtaki {
 
 enum class Record : uint32_t {
   // Up: from a rank to the sequencer.
-  kSubmit = 1,           // SubmitRecord
+  kSubmit = 1,           // SubmitRecord, i64 payload[num_payloads]
   kInternName = 2,       // bytes of a name: asks for a number
   kInternSignature = 3,  // bytes of a signature: asks for a number
   kLeave = 4,            // empty: this rank shuts down
+  kJoin = 5,             // empty: this rank has no more to give until all have joined
   // Down: the log.
   kAssignName = 16,       // u32 number, bytes
   kAssignSignature = 17,  // u32 number, bytes
-  kExecute = 18,          // ExecuteHeader, ExecuteItem[num_items], i64 payload[num_payloads]
-  kError = 19,            // ErrorHeader, text
-  kLeft = 20,             // u32 rank
+  kExecute = 18,  // ExecuteHeader, ExecuteItem[num_items], i64 payload[num_payloads], i32 absent[num_absent]
+  kError = 19,    // ErrorHeader, text
+  kLeft = 20,     // i32 rank
+  kJoined = 21,   // i32 rank: all have joined, this one last
+  kForgetName = 22,       // u32 number, bytes; see Sequencer::evict
+  kForgetSignature = 23,  // u32 number, bytes
   // Between hosts, in both directions.
   kFailure = 32,  // u32 rank, text
 };
@@ -40,6 +44,8 @@ inline Key unnamed_key(uint32_t process_set, uint64_t occurrence) {
   const Key occurrence_mask = (Key{1} << kUnnamedSetShift) - 1;
   return kUnnamedBit | (Key{process_set} << kUnnamedSetShift) | (occurrence & occurrence_mask);
 }
+// The join of a rank is no tensor, but ends like one.
+constexpr Key kJoinKey = kUnnamedBit - 1;
 inline bool is_unnamed(Key key) { return (key & kUnnamedBit) != 0; }
 inline uint32_t unnamed_set(Key key) {
   return static_cast<uint32_t>((key & ~kUnnamedBit) >> kUnnamedSetShift);
@@ -48,17 +54,17 @@ inline uint64_t unnamed_occurrence(Key key) { return key & ((Key{1} << kUnnamedS
 
 struct SubmitRecord {
   Key key;
-  int64_t rows;  // what may differ between ranks: an allgather's first dimension
   uint32_t signature;
-  uint32_t reserved;
+  // What may differ between ranks: per tensor of an allgather its rows, the splits of an alltoall.
+  uint32_t num_payloads;
 };
 
 struct ExecuteHeader {
   uint64_t sequence;  // counts EXECUTE entries of the whole job from 1
   uint32_t process_set;
   uint32_t num_items;
-  uint32_t num_payloads;  // 0, or one per member of the set (with one item only)
-  uint32_t reserved;
+  uint32_t num_payloads;  // 0; or, with one item only, all members' payloads in rank order, or a result
+  uint32_t num_absent;    // members that have joined and take no part
 };
 
 struct ExecuteItem {

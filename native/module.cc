@@ -60,20 +60,32 @@ struct Call {
   std::atomic<bool> done{false};
   int32_t error = SIRTAKI_OK;
   std::string message;
-  size_t row_bytes = 0;  // allgather
-  std::vector<int64_t> rows;
-  std::unique_ptr<char, decltype(&std::free)> gathered{nullptr, &std::free};
+  int64_t result = 0;  // of a join, or the number of a new process set
+  struct Gathered {
+    size_t row_bytes = 0;
+    std::vector<int64_t> rows;
+    std::unique_ptr<char, decltype(&std::free)> memory{nullptr, &std::free};
+    size_t bytes() const {
+      size_t total = 0;
+      for (int64_t n : rows) total += static_cast<size_t>(n) * row_bytes;
+      return total;
+    }
+  };
+  std::vector<Gathered> gathered;  // by tensor, of an allgather or alltoall
 };
 
-void* allocate_gathered(void* context, const int64_t* rows, int32_t num_members) {
+void* allocate_gathered(void* context, int32_t tensor, const int64_t* rows, int32_t num_members) {
   Call& call = **static_cast<std::shared_ptr<Call>*>(context);
-  call.rows.assign(rows, rows + num_members);
-  size_t bytes = 0;
-  for (int64_t n : call.rows) bytes += static_cast<size_t>(n) * call.row_bytes;
+  Call::Gathered& gathered = call.gathered.at(static_cast<size_t>(tensor));
+  gathered.rows.assign(rows, rows + num_members);
   void* memory = nullptr;
-  if (bytes > 0 && posix_memalign(&memory, 64, bytes) != 0) return nullptr;
-  call.gathered.reset(static_cast<char*>(memory));
+  if (gathered.bytes() > 0 && posix_memalign(&memory, 64, gathered.bytes()) != 0) return nullptr;
+  gathered.memory.reset(static_cast<char*>(memory));
   return memory;
+}
+
+void set_result(void* context, int64_t value) {
+  (**static_cast<std::shared_ptr<Call>*>(context)).result = value;
 }
 
 void finish_call(void* context, int32_t error, const char* message) {
@@ -99,16 +111,17 @@ class Handle {
   bool done() const { return call_->done.load(std::memory_order_acquire); }
   int32_t error() const { return call_->error; }
   const std::string& message() const { return call_->message; }
-  const std::vector<int64_t>& rows() const { return call_->rows; }
+  int64_t result() const { return call_->result; }
   const std::shared_ptr<Call>& call() const { return call_; }
 
-  // The result of an allgather as bytes, which the returned array owns.
-  py::array take_gathered() {
-    size_t bytes = 0;
-    for (int64_t n : call_->rows) bytes += static_cast<size_t>(n) * call_->row_bytes;
-    char* memory = call_->gathered.release();
+  // Of an allgather or alltoall: what each member has given of a tensor.
+  const std::vector<int64_t>& rows(size_t tensor) const { return call_->gathered.at(tensor).rows; }
+  // The result as bytes, which the returned array owns.
+  py::array take_gathered(size_t tensor) {
+    Call::Gathered& gathered = call_->gathered.at(tensor);
+    char* memory = gathered.memory.release();
     if (memory == nullptr) return py::array_t<uint8_t>(0);
-    return py::array_t<uint8_t>({bytes}, {1}, reinterpret_cast<uint8_t*>(memory),
+    return py::array_t<uint8_t>({gathered.bytes()}, {1}, reinterpret_cast<uint8_t*>(memory),
                                 py::capsule(memory, &std::free));
   }
 
@@ -139,6 +152,7 @@ struct CallSpec {
   int32_t kind, reduce_op, dtype, root_rank, process_set;
   double prescale_factor, postscale_factor;
   std::optional<std::string> name;
+  std::vector<int64_t> values;
 };
 
 // Builds the C request and hands it to `use`, which must submit it.
@@ -153,8 +167,11 @@ std::unique_ptr<Handle> make_call(const CallSpec& spec, std::vector<py::array> i
     for (py::ssize_t d = 0; d < inputs[i].ndim(); ++d) dims[i].push_back(inputs[i].shape(d));
     void* output = i < outputs.size() ? outputs[i].mutable_data() : nullptr;
     tensors.push_back({inputs[i].data(), output, dims[i].data(), static_cast<int32_t>(dims[i].size())});
-    call->row_bytes = dtype_size(spec.dtype);
-    for (size_t d = 1; d < dims[i].size(); ++d) call->row_bytes *= static_cast<size_t>(dims[i][d]);
+    const bool gathers = spec.kind == SIRTAKI_ALLGATHER || spec.kind == SIRTAKI_ALLTOALL;
+    if (!gathers) continue;
+    Call::Gathered& gathered = call->gathered.emplace_back();
+    gathered.row_bytes = dtype_size(spec.dtype);
+    for (size_t d = 1; d < dims[i].size(); ++d) gathered.row_bytes *= static_cast<size_t>(dims[i][d]);
   }
   sirtaki_request request{};
   request.kind = spec.kind;
@@ -167,8 +184,11 @@ std::unique_ptr<Handle> make_call(const CallSpec& spec, std::vector<py::array> i
   request.postscale_factor = spec.postscale_factor;
   request.name = spec.name ? spec.name->c_str() : nullptr;
   request.tensors = tensors.data();
+  request.values = spec.values.data();
+  request.num_values = static_cast<int32_t>(spec.values.size());
   request.context = new std::shared_ptr<Call>(call);
   request.allocate_output = allocate_gathered;
+  request.set_result = set_result;
   request.done = finish_call;
   std::vector<py::array> keep = std::move(inputs);
   keep.insert(keep.end(), outputs.begin(), outputs.end());
@@ -211,13 +231,15 @@ std::vector<RelayLinks::Host> make_hosts(const std::vector<std::pair<int32_t, in
 
 std::shared_ptr<Engine> make_engine(int32_t rank, std::vector<int32_t> host_of,
                                     std::vector<int32_t> local_rank_of, int64_t fusion_threshold,
-                                    int64_t spin_ns, uint32_t num_slots, uint64_t slot_bytes, int segment_fd,
-                                    int doorbell_fd, const std::vector<std::tuple<int32_t, int, int>>& peers,
+                                    size_t cache_capacity, int64_t spin_ns, uint32_t num_slots,
+                                    uint64_t slot_bytes, int segment_fd, int doorbell_fd,
+                                    const std::vector<std::tuple<int32_t, int, int>>& peers,
                                     const std::vector<std::pair<int32_t, int>>& hosts,
                                     std::vector<std::string> labels, const std::vector<uintptr_t>& mpi) {
   EngineOptions options;
   options.topology = {rank, std::move(host_of), std::move(local_rank_of)};
   options.fusion_threshold = fusion_threshold;
+  options.cache_capacity = cache_capacity;
   options.spin_ns = spin_ns;
   const int32_t my_host = options.topology.host();
   uint32_t local_size = 0;
@@ -253,22 +275,26 @@ PYBIND11_MODULE(_native, m) {
       .def_property_readonly("done", &Handle::done)
       .def_property_readonly("error", &Handle::error)
       .def_property_readonly("message", &Handle::message)
-      .def_property_readonly("rows", &Handle::rows)
-      .def("take_gathered", &Handle::take_gathered);
+      .def_property_readonly("result", &Handle::result)
+      .def("rows", &Handle::rows, py::arg("tensor"))
+      .def("take_gathered", &Handle::take_gathered, py::arg("tensor"));
 
   py::class_<Engine, std::shared_ptr<Engine>>(m, "Engine")
       .def(py::init(&make_engine), py::kw_only(), py::arg("rank"), py::arg("host_of"),
-           py::arg("local_rank_of"), py::arg("fusion_threshold"), py::arg("spin_ns"),
-           py::arg("num_slots") = 0, py::arg("slot_bytes") = 0, py::arg("segment_fd") = -1,
-           py::arg("doorbell_fd") = -1, py::arg("peers") = std::vector<std::tuple<int32_t, int, int>>{},
+           py::arg("local_rank_of"), py::arg("fusion_threshold"), py::arg("cache_capacity"),
+           py::arg("spin_ns"), py::arg("num_slots") = 0, py::arg("slot_bytes") = 0,
+           py::arg("segment_fd") = -1, py::arg("doorbell_fd") = -1,
+           py::arg("peers") = std::vector<std::tuple<int32_t, int, int>>{},
            py::arg("hosts") = std::vector<std::pair<int32_t, int>>{},
            py::arg("labels") = std::vector<std::string>{}, py::arg("mpi") = std::vector<uintptr_t>{})
       .def(
           "submit",
           [](const std::shared_ptr<Engine>& engine, int32_t kind, int32_t reduce_op, int32_t dtype,
-             int32_t root_rank, double prescale, double postscale, std::optional<std::string> name,
-             std::vector<py::array> inputs, std::vector<py::array> outputs, bool wait) {
-            const CallSpec spec{kind, reduce_op, dtype, root_rank, 0, prescale, postscale, std::move(name)};
+             int32_t root_rank, int32_t process_set, double prescale, double postscale,
+             std::optional<std::string> name, std::vector<py::array> inputs, std::vector<py::array> outputs,
+             std::vector<int64_t> values, bool wait) {
+            const CallSpec spec{kind,     reduce_op, dtype,           root_rank,        process_set,
+                                prescale, postscale, std::move(name), std::move(values)};
             Outcome outcome = Outcome::kDone;
             auto handle = make_call(spec, std::move(inputs), std::move(outputs),
                                     [&](const sirtaki_request& request, const auto& is_done) {
@@ -285,8 +311,9 @@ PYBIND11_MODULE(_native, m) {
             }
             return handle;
           },
-          py::arg("kind"), py::arg("reduce_op"), py::arg("dtype"), py::arg("root_rank"), py::arg("prescale"),
-          py::arg("postscale"), py::arg("name"), py::arg("inputs"), py::arg("outputs"), py::arg("wait"))
+          py::arg("kind"), py::arg("reduce_op"), py::arg("dtype"), py::arg("root_rank"),
+          py::arg("process_set"), py::arg("prescale"), py::arg("postscale"), py::arg("name"),
+          py::arg("inputs"), py::arg("outputs"), py::arg("values"), py::arg("wait"))
       .def("wait",
            [](const std::shared_ptr<Engine>& engine, const Handle& handle, int64_t timeout_ns) {
              const auto call = handle.call();
@@ -318,7 +345,7 @@ PYBIND11_MODULE(_native, m) {
            })
       .def("assign_name", &Engine::assign_name)
       .def("assign_signature", &Engine::assign_signature)
-      .def("post_error", &Engine::post_error)
+      .def("refuse", &Engine::refuse)
       .def("describe", &Engine::describe)
       .def("incomplete", [](const Engine& engine) { return incomplete_as_list(engine.incomplete()); })
       .def("leave", &Engine::leave)

@@ -15,6 +15,12 @@ struct Piece {
   size_t bytes;
 };
 
+inline size_t total_bytes(const std::vector<Piece>& pieces) {
+  size_t total = 0;
+  for (const Piece& piece : pieces) total += piece.bytes;
+  return total;
+}
+
 // Walks forward through the pieces, copying out of their inputs or into their outputs.
 class PieceCursor {
  public:

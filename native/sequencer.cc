@@ -1,37 +1,46 @@
 #include "sequencer.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <set>
 #include <stdexcept>
 
 #include "engine_abi.h"
-#include "signature.h"
 
 namespace sirtaki {
+namespace {
 
-Sequencer::Sequencer(int32_t size, int64_t fusion_threshold)
+std::string list_ranks(const std::vector<int32_t>& ranks) {
+  std::string out = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) out += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return out;
+}
+
+}  // namespace
+
+Sequencer::Sequencer(int32_t size, int64_t fusion_threshold, size_t capacity)
     : size_(size),
       fusion_threshold_(fusion_threshold),
-      sets_(1),
+      capacity_(capacity),
       left_(static_cast<size_t>(size)),
-      names_(1),
-      signatures_(1) {
-  sets_[0].resize(static_cast<size_t>(size));
-  std::iota(sets_[0].begin(), sets_[0].end(), 0);
+      joined_(static_cast<size_t>(size)) {
+  std::vector<int32_t> everybody(static_cast<size_t>(size));
+  std::iota(everybody.begin(), everybody.end(), 0);
+  sets_.emplace(0, std::move(everybody));
 }
 
 void Sequencer::handle(int32_t rank, Record type, std::string_view payload) {
   if (rank < 0 || rank >= size_) throw std::runtime_error("a record came from a rank outside the job");
   switch (type) {
     case Record::kSubmit:
-      submit(rank, Reader(payload).value<SubmitRecord>());
+      submit(rank, payload);
       return;
     case Record::kInternName:
     case Record::kInternSignature: {
       const bool is_name = type == Record::kInternName;
-      auto& numbers = is_name ? name_numbers_ : signature_numbers_;
       // Known already: its ASSIGN entry is in the log, where the asking rank will meet it.
-      if (numbers.count(std::string(payload)) != 0) return;
+      if (is_name ? names_.contains(payload) : signatures_.contains(payload)) return;
       RareEvent event;
       event.kind = is_name ? RareEvent::Kind::kNewName : RareEvent::Kind::kNewSignature;
       event.rank = rank;
@@ -42,30 +51,36 @@ void Sequencer::handle(int32_t rank, Record type, std::string_view payload) {
     case Record::kLeave:
       leave(rank);
       return;
+    case Record::kJoin:
+      join(rank);
+      return;
     default:
       throw std::runtime_error("a rank sent a record that only the sequencer may send");
   }
 }
 
 void Sequencer::assign_name(std::string_view scoped_name) {
-  const auto number = static_cast<uint32_t>(names_.size());
-  if (!name_numbers_.try_emplace(std::string(scoped_name), number).second) return;
+  if (names_.contains(scoped_name)) return;
   Reader reader(scoped_name);
   const auto process_set = reader.value<uint32_t>();
-  names_.push_back({std::string(reader.rest()), process_set});
+  // Asked for before the rank read that its set is gone, which has ended the request there.
+  if (members(process_set) == nullptr) return;
+  const uint32_t number = names_.add(scoped_name, {std::string(reader.rest()), process_set}, sequence_);
   LogEntry entry{Record::kAssignName, {}};
   Writer(&entry.payload).value(number).bytes(scoped_name);
   log_.push_back(std::move(entry));
+  evict();
 }
 
 void Sequencer::assign_signature(std::string_view bytes) {
-  const auto number = static_cast<uint32_t>(signatures_.size());
-  if (!signature_numbers_.try_emplace(std::string(bytes), number).second) return;
-  const Signature s = decode_signature(bytes);
-  signatures_.push_back({std::string(bytes), fusion_class(s), s.num_bytes(), s.kind == SIRTAKI_ALLGATHER});
+  if (signatures_.contains(bytes)) return;
+  Signature s = decode_signature(bytes);
+  std::string fuses_with = fusion_class(s);
+  const uint32_t number = signatures_.add(bytes, {std::move(s), std::move(fuses_with)}, sequence_);
   LogEntry entry{Record::kAssignSignature, {}};
   Writer(&entry.payload).value(number).bytes(bytes);
   log_.push_back(std::move(entry));
+  evict();
 }
 
 void Sequencer::post_error(Key key, int32_t rank, int32_t code, std::string_view text) {
@@ -74,34 +89,54 @@ void Sequencer::post_error(Key key, int32_t rank, int32_t code, std::string_view
   log_.push_back(std::move(entry));
 }
 
-const std::vector<int32_t>& Sequencer::members(uint32_t process_set) const {
-  if (process_set >= sets_.size()) throw std::runtime_error("a record names an unknown process set");
-  return sets_[process_set];
+void Sequencer::refuse(Key key, int32_t code, std::string_view text) {
+  post_error(key, kEveryRank, code, text);
+  --num_undecided_;
 }
 
-uint32_t Sequencer::set_of(Key key) const {
-  if (is_unnamed(key)) return unnamed_set(key);
-  if (key == 0 || key >= names_.size()) throw std::runtime_error("a record names an unknown tensor");
-  return names_[key].process_set;
+const std::vector<int32_t>* Sequencer::members(uint32_t process_set) const {
+  const auto it = sets_.find(process_set);
+  if (it != sets_.end()) return &it->second;
+  if (process_set >= next_set_) throw std::runtime_error("a record names an unknown process set");
+  return nullptr;
 }
 
 std::string Sequencer::describe(Key key) const {
-  if (is_unnamed(key)) return "unnamed call " + std::to_string(unnamed_occurrence(key));
-  return key != 0 && key < names_.size() ? names_[key].text : "unknown tensor";
+  if (is_unnamed(key)) {
+    const uint32_t set = unnamed_set(key);
+    return "unnamed call " + std::to_string(unnamed_occurrence(key)) +
+           (set == 0 ? "" : " of process set " + std::to_string(set));
+  }
+  const auto* name = names_.find(static_cast<uint32_t>(key));
+  return name != nullptr ? name->facts.text : "unknown tensor";
 }
 
-void Sequencer::submit(int32_t rank, const SubmitRecord& record) {
-  if (record.signature == 0 || record.signature >= signatures_.size()) {
+void Sequencer::submit(int32_t rank, std::string_view bytes) {
+  Reader reader(bytes);
+  const auto record = reader.value<SubmitRecord>();
+  auto* signature = signatures_.find(record.signature);
+  auto* name = is_unnamed(record.key) ? nullptr : names_.find(static_cast<uint32_t>(record.key));
+  const bool name_dropped = !is_unnamed(record.key) && name == nullptr;
+  if (name_dropped && !names_.was_given(static_cast<uint32_t>(record.key))) {
+    throw std::runtime_error("a record names an unknown tensor");
+  }
+  if (signature == nullptr && !signatures_.was_given(record.signature)) {
     throw std::runtime_error("a record has an unknown signature");
   }
+  // Dropped: the rank asks again, and submits again, when it reads so (see evict).
+  if (name_dropped || signature == nullptr) return;
   if (left_[rank]) return;  // sent before the rank read its own LEFT entry, which has ended the request there
-  const uint32_t process_set = set_of(record.key);
-  const std::vector<int32_t>& ranks = members(process_set);
+  const uint32_t process_set = name != nullptr ? name->facts.process_set : unnamed_set(record.key);
+  const std::vector<int32_t>* set = members(process_set);
+  if (set == nullptr) return;  // likewise, of the removal of the set
+  const std::vector<int32_t>& ranks = *set;
   const auto member = std::lower_bound(ranks.begin(), ranks.end(), rank);
   if (member == ranks.end() || *member != rank) {
     throw std::runtime_error("rank " + std::to_string(rank) + " submitted to a process set it is not in");
   }
   const auto index = static_cast<size_t>(member - ranks.begin());
+  signature->last_use = sequence_;
+  if (name != nullptr) name->last_use = sequence_;
 
   Pending& pending = pending_[record.key];
   if (pending.count == 0) {
@@ -109,16 +144,20 @@ void Sequencer::submit(int32_t rank, const SubmitRecord& record) {
     pending.process_set = process_set;
     pending.first_signature = record.signature;
     pending.signatures.assign(ranks.size(), 0);
-    pending.rows.assign(ranks.size(), 0);
+    if (record.num_payloads > 0) pending.payloads.resize(ranks.size());
   }
   if (pending.signatures[index] != 0) {
     throw std::runtime_error("rank " + std::to_string(rank) + " submitted " + describe(record.key) +
                              " twice");
   }
   pending.signatures[index] = record.signature;
-  pending.rows[index] = record.rows;
   pending.disagrees |= record.signature != pending.first_signature;
-  if (++pending.count == static_cast<int32_t>(ranks.size())) {
+  ++pending.count;
+  if (record.num_payloads > 0 && !pending.disagrees) {
+    auto& payload = pending.payloads[index];
+    for (uint32_t i = 0; i < record.num_payloads; ++i) payload.push_back(reader.value<int64_t>());
+  }
+  if (is_complete(pending, ranks)) {
     complete(record.key, &pending);
     pending_.erase(record.key);
   } else if (num_left_ > 0) {
@@ -130,19 +169,81 @@ void Sequencer::submit(int32_t rank, const SubmitRecord& record) {
   }
 }
 
+bool Sequencer::is_complete(const Pending& pending, const std::vector<int32_t>& ranks) const {
+  if (pending.count == static_cast<int32_t>(ranks.size())) return true;
+  if (num_joined_ == 0) return false;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (pending.signatures[i] == 0 && !joined_[ranks[i]]) return false;
+  }
+  return true;
+}
+
 void Sequencer::complete(Key key, Pending* pending) {
-  if (!pending->disagrees) {
-    ready_.push_back({key, pending->first_signature, pending->process_set, std::move(pending->rows)});
+  const std::vector<int32_t>& ranks = *members(pending->process_set);
+  if (pending->disagrees) {
+    RareEvent event;
+    event.kind = RareEvent::Kind::kDisagreement;
+    event.key = key;
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      if (pending->signatures[i] == 0) continue;
+      event.signatures.emplace_back(ranks[i], signatures_.find(pending->signatures[i])->bytes);
+    }
+    ++num_undecided_;
+    rare_.push_back(std::move(event));
     return;
   }
-  RareEvent event;
-  event.kind = RareEvent::Kind::kDisagreement;
-  event.key = key;
-  const std::vector<int32_t>& ranks = members(pending->process_set);
+  const Signature& s = signatures_.find(pending->first_signature)->facts.signature;
+  Ready ready{key, pending->first_signature, pending->process_set, {}, {}};
   for (size_t i = 0; i < ranks.size(); ++i) {
-    event.signatures.emplace_back(ranks[i], signatures_[pending->signatures[i]].bytes);
+    if (pending->signatures[i] == 0) ready.absent.push_back(ranks[i]);
   }
-  rare_.push_back(std::move(event));
+  if (!ready.absent.empty()) {
+    const bool lacks_root = s.kind == SIRTAKI_BROADCAST &&
+                            std::binary_search(ready.absent.begin(), ready.absent.end(), s.root_rank);
+    if (lacks_root) return fail_for_joined(key, *pending, "as its root");
+    const bool can_do_without = s.kind == SIRTAKI_ALLREDUCE || s.kind == SIRTAKI_ALLGATHER ||
+                                s.kind == SIRTAKI_BROADCAST || s.kind == SIRTAKI_BARRIER;
+    if (!can_do_without) return fail_for_joined(key, *pending, "because every rank has a part in it");
+  }
+  const size_t num_payloads = s.num_payloads(ranks.size());
+  for (auto& payload : pending->payloads) {
+    payload.resize(num_payloads);  // an absent member gives nothing
+    ready.payloads.insert(ready.payloads.end(), payload.begin(), payload.end());
+  }
+  ready_.push_back(std::move(ready));
+  // A change of the sets takes effect at its place in the log: nothing may be put in order around it later.
+  if (s.kind == SIRTAKI_ADD_PROCESS_SET || s.kind == SIRTAKI_REMOVE_PROCESS_SET) plan();
+}
+
+void Sequencer::join(int32_t rank) {
+  if (left_[rank]) return;
+  if (joined_[rank]) throw std::runtime_error("rank " + std::to_string(rank) + " joined twice");
+  if (num_left_ > 0) {
+    std::vector<int32_t> gone;
+    for (int32_t r = 0; r < size_; ++r) {
+      if (left_[r]) gone.push_back(r);
+    }
+    post_error(kJoinKey, rank, SIRTAKI_RANK_LEFT,
+               "join() cannot be completed: " + list_ranks(gone) + " shut down without joining");
+    return;
+  }
+  joined_[rank] = true;
+  ++num_joined_;
+  for (auto it = pending_.begin(); it != pending_.end();) {
+    if (is_complete(it->second, *members(it->second.process_set))) {
+      complete(it->first, &it->second);
+      it = pending_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  if (num_joined_ < size_) return;
+  plan();
+  joined_.assign(joined_.size(), false);
+  num_joined_ = 0;
+  LogEntry entry{Record::kJoined, {}};
+  Writer(&entry.payload).value(rank);
+  log_.push_back(std::move(entry));
 }
 
 void Sequencer::leave(int32_t rank) {
@@ -152,8 +253,16 @@ void Sequencer::leave(int32_t rank) {
   plan();
   left_[rank] = true;
   ++num_left_;
+  // Those who wait in join would wait for ever.
+  for (int32_t r = 0; r < size_; ++r) {
+    if (!joined_[r]) continue;
+    post_error(kJoinKey, r, SIRTAKI_RANK_LEFT,
+               "join() cannot be completed: rank " + std::to_string(rank) + " shut down without joining");
+    joined_[r] = false;
+  }
+  num_joined_ = 0;
   for (auto it = pending_.begin(); it != pending_.end();) {
-    const std::vector<int32_t>& ranks = members(it->second.process_set);
+    const std::vector<int32_t>& ranks = *members(it->second.process_set);
     if (std::binary_search(ranks.begin(), ranks.end(), rank)) {
       fail_for_left(it->first, it->second);
       it = pending_.erase(it);
@@ -167,28 +276,50 @@ void Sequencer::leave(int32_t rank) {
 }
 
 void Sequencer::fail_for_left(Key key, const Pending& pending) {
-  const std::vector<int32_t>& ranks = members(pending.process_set);
-  std::string who;
-  int num_gone = 0;
-  for (int32_t r : ranks) {
-    if (left_[r]) who += (num_gone++ == 0 ? "" : ", ") + std::to_string(r);
+  std::vector<int32_t> gone;
+  for (int32_t r : *members(pending.process_set)) {
+    if (left_[r]) gone.push_back(r);
   }
-  const std::string text = "'" + describe(key) + "' cannot be completed: " +
-                           (num_gone == 1 ? "rank " + who + " has" : "ranks " + who + " have") +
-                           " shut down and cannot take part any more. Make sure that all ranks call the same "
-                           "collectives equally often; in fit, that they have equally many batches.";
+  post_to_submitters(key, pending, SIRTAKI_RANK_LEFT,
+                     "'" + describe(key) + "' cannot be completed: " + list_ranks(gone) +
+                         (gone.size() == 1 ? " has" : " have") +
+                         " shut down and cannot take part any more. Make sure that all ranks call the same "
+                         "collectives equally often; in fit, that they have equally many batches.");
+}
+
+void Sequencer::fail_for_joined(Key key, const Pending& pending, const char* why) {
+  const std::vector<int32_t>& ranks = *members(pending.process_set);
+  std::vector<int32_t> absent;
   for (size_t i = 0; i < ranks.size(); ++i) {
-    if (pending.signatures[i] != 0) post_error(key, ranks[i], SIRTAKI_RANK_LEFT, text);
+    if (pending.signatures[i] == 0) absent.push_back(ranks[i]);
+  }
+  post_to_submitters(key, pending, SIRTAKI_RANK_JOINED,
+                     "'" + describe(key) + "' cannot be completed: it needs " + list_ranks(absent) +
+                         ", which called join() and gives nothing any more, " + why +
+                         ". Call it before any rank joins.");
+}
+
+void Sequencer::post_to_submitters(Key key, const Pending& pending, int32_t code, const std::string& text) {
+  const std::vector<int32_t>& ranks = *members(pending.process_set);
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (pending.signatures[i] != 0) post_error(key, ranks[i], code, text);
   }
 }
 
 void Sequencer::plan() {
   if (ready_.empty()) return;
+  // Sets with the same absent members; the sets themselves are the groups without any.
+  std::map<std::pair<uint32_t, std::vector<int32_t>>, uint32_t> groups;
   std::vector<ReadyTensor> tensors;
   tensors.reserve(ready_.size());
   for (const Ready& r : ready_) {
-    const Signed& s = signatures_[r.signature];
-    tensors.push_back({r.process_set, s.num_bytes, &s.fusion_class});
+    uint32_t group = r.process_set;
+    if (!r.absent.empty()) {
+      const auto next = static_cast<uint32_t>(~groups.size());
+      group = groups.try_emplace({r.process_set, r.absent}, next).first->second;
+    }
+    const SignatureFacts& s = signatures_.find(r.signature)->facts;
+    tensors.push_back({group, s.signature.num_bytes(), &s.fusion_class});
   }
   for (const auto& batch : plan_fusion(tensors, fusion_threshold_)) execute(batch);
   ready_.clear();
@@ -196,25 +327,81 @@ void Sequencer::plan() {
 
 void Sequencer::execute(const std::vector<size_t>& batch) {
   const Ready& first = ready_[batch.front()];
-  const bool gathers = signatures_[first.signature].gathers;
+  const Signature& signature = signatures_.find(first.signature)->facts.signature;
+  const bool about_sets =
+      signature.kind == SIRTAKI_ADD_PROCESS_SET || signature.kind == SIRTAKI_REMOVE_PROCESS_SET;
+  const std::vector<int64_t> payloads = about_sets ? change_sets(signature) : first.payloads;
   LogEntry entry{Record::kExecute, {}};
   Writer writer(&entry.payload);
   writer.value(ExecuteHeader{++sequence_, first.process_set, static_cast<uint32_t>(batch.size()),
-                             gathers ? static_cast<uint32_t>(first.rows.size()) : 0, 0});
+                             static_cast<uint32_t>(payloads.size()),
+                             static_cast<uint32_t>(first.absent.size())});
   for (size_t i : batch) writer.value(ExecuteItem{ready_[i].key, ready_[i].signature, 0});
-  if (gathers) {
-    for (int64_t rows : first.rows) writer.value(rows);
-  }
+  for (int64_t value : payloads) writer.value(value);
+  for (int32_t rank : first.absent) writer.value(rank);
   log_.push_back(std::move(entry));
+}
+
+std::vector<int64_t> Sequencer::change_sets(const Signature& signature) {
+  if (signature.kind == SIRTAKI_ADD_PROCESS_SET) {
+    const uint32_t number = next_set_++;
+    sets_.emplace(number, std::vector<int32_t>(signature.values.begin(), signature.values.end()));
+    return {number};
+  }
+  const auto number = static_cast<uint32_t>(signature.values.at(0));
+  // Every rank ends its own requests in the set when it reads the entry.
+  for (auto it = pending_.begin(); it != pending_.end();) {
+    it = it->second.process_set == number ? pending_.erase(it) : std::next(it);
+  }
+  for (uint32_t name : names_.oldest(names_.size())) {
+    if (names_.find(name)->facts.process_set == number) names_.drop(name);
+  }
+  sets_.erase(number);
+  return {number};
+}
+
+// Drops the names and signatures unused for longest, a quarter at a time, and says so in the log. Ranks
+// forget them when they read it. A rank may still have sent a SUBMIT with a dropped number: it is ignored
+// when it arrives, and the rank, which finds the request in flight when it reads the entry, asks for a number
+// and submits again. Each submission counts exactly once, because one that arrived in time has kept its name
+// and signature from being dropped, or was ended in the log before.
+void Sequencer::evict() {
+  const bool too_many = names_.size() > capacity_ || signatures_.size() > capacity_;
+  if (!too_many || num_undecided_ > 0) return;
+  plan();
+  std::set<uint32_t> names_in_use;
+  std::set<uint32_t> signatures_in_use;
+  for (const auto& [key, pending] : pending_) {
+    if (!is_unnamed(key)) names_in_use.insert(static_cast<uint32_t>(key));
+    signatures_in_use.insert(pending.signatures.begin(), pending.signatures.end());
+  }
+  const auto drop_oldest = [this](auto* table, const std::set<uint32_t>& in_use, Record record) {
+    if (table->size() <= capacity_) return;
+    for (uint32_t number : table->oldest(table->size() - capacity_ + (capacity_ + 3) / 4)) {
+      const auto* entry = table->find(number);
+      // The newest stay: somebody waits for the number that was just given.
+      if (in_use.count(number) != 0 || entry->last_use == sequence_) continue;
+      LogEntry out{record, {}};
+      Writer(&out.payload).value(number).bytes(entry->bytes);
+      log_.push_back(std::move(out));
+      table->drop(number);
+    }
+  };
+  drop_oldest(&names_, names_in_use, Record::kForgetName);
+  drop_oldest(&signatures_, signatures_in_use, Record::kForgetSignature);
 }
 
 std::vector<Incomplete> Sequencer::incomplete() const {
   std::vector<Incomplete> all;
   for (const auto& [key, pending] : pending_) {
     Incomplete& entry = all.emplace_back(Incomplete{pending.serial, describe(key), {}, {}});
-    const std::vector<int32_t>& ranks = members(pending.process_set);
+    const std::vector<int32_t>& ranks = *members(pending.process_set);
     for (size_t i = 0; i < ranks.size(); ++i) {
-      (pending.signatures[i] != 0 ? entry.submitted : entry.missing).push_back(ranks[i]);
+      if (pending.signatures[i] != 0) {
+        entry.submitted.push_back(ranks[i]);
+      } else if (!joined_[ranks[i]]) {
+        entry.missing.push_back(ranks[i]);
+      }
     }
   }
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.serial < b.serial; });

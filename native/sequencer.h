@@ -6,9 +6,11 @@
 // whose decision comes back through assign_name, assign_signature and post_error.
 //
 // Guarantees:
-//   * A tensor is executed once all members of its set have submitted it with the same signature.
+//   * A tensor is executed once all members of its set have submitted it with the same signature; members
+//     that have joined and have not submitted it are left out, where the operation allows that.
 //   * If the signatures differ, it is executed on none; one Disagreement event holds what each rank sent.
 //   * A tensor that needs a rank that has left ends with an error on each rank that submitted it.
+//   * At most about `capacity` names and as many signatures are remembered: see evict().
 #ifndef SIRTAKI_SEQUENCER_H_
 #define SIRTAKI_SEQUENCER_H_
 
@@ -21,7 +23,9 @@
 #include <vector>
 
 #include "fusion.h"
+#include "intern_table.h"
 #include "messages.h"
+#include "signature.h"
 
 namespace sirtaki {
 
@@ -49,7 +53,7 @@ struct Incomplete {
 
 class Sequencer {
  public:
-  Sequencer(int32_t size, int64_t fusion_threshold);
+  Sequencer(int32_t size, int64_t fusion_threshold, size_t capacity);
 
   // A record from `rank`. Throws std::runtime_error if it breaks the protocol.
   void handle(int32_t rank, Record type, std::string_view payload);
@@ -58,6 +62,8 @@ class Sequencer {
   void assign_name(std::string_view scoped_name);
   void assign_signature(std::string_view signature);
   void post_error(Key key, int32_t rank, int32_t code, std::string_view text);
+  // The decision on a Disagreement event: the text goes to all ranks.
+  void refuse(Key key, int32_t code, std::string_view text);
 
   // Turns what is ready into EXECUTE entries.
   void plan();
@@ -74,11 +80,13 @@ class Sequencer {
   std::string describe(Key key) const;
 
  private:
-  struct Signed {
-    std::string bytes;
+  struct NameFacts {
+    std::string text;
+    uint32_t process_set = 0;
+  };
+  struct SignatureFacts {
+    Signature signature;
     std::string fusion_class;
-    int64_t num_bytes;
-    bool gathers;  // ranks' row counts belong to the EXECUTE entry
   };
   struct Pending {
     uint64_t serial = 0;
@@ -86,42 +94,50 @@ class Sequencer {
     int32_t count = 0;
     bool disagrees = false;
     uint32_t first_signature = 0;
-    std::vector<uint32_t> signatures;  // by member, 0: not submitted
-    std::vector<int64_t> rows;         // by member
+    std::vector<uint32_t> signatures;            // by member, 0: not submitted
+    std::vector<std::vector<int64_t>> payloads;  // by member; empty if the signature has none
   };
-
-  void submit(int32_t rank, const SubmitRecord& record);
-  void leave(int32_t rank);
-  void complete(Key key, Pending* pending);
-  void fail_for_left(Key key, const Pending& pending);
-  const std::vector<int32_t>& members(uint32_t process_set) const;
-  uint32_t set_of(Key key) const;
-  void execute(const std::vector<size_t>& batch);
-
-  int32_t size_;
-  int64_t fusion_threshold_;
-  std::vector<std::vector<int32_t>> sets_;  // members by process set, in rank order
-  std::vector<bool> left_;
-  int32_t num_left_ = 0;
-  uint64_t sequence_ = 0;
-  uint64_t serial_ = 0;
-
-  struct Name {
-    std::string text;
-    uint32_t process_set;
-  };
-  std::vector<Name> names_;         // by number, from 1
-  std::vector<Signed> signatures_;  // by number, from 1
-  std::unordered_map<std::string, uint32_t> name_numbers_;
-  std::unordered_map<std::string, uint32_t> signature_numbers_;
-
-  std::unordered_map<Key, Pending> pending_;
   struct Ready {
     Key key;
     uint32_t signature;
     uint32_t process_set;
-    std::vector<int64_t> rows;
+    std::vector<int64_t> payloads;  // of all members
+    std::vector<int32_t> absent;
   };
+  using PendingMap = std::unordered_map<Key, Pending>;
+
+  void submit(int32_t rank, std::string_view payload);
+  void join(int32_t rank);
+  void leave(int32_t rank);
+  // Whether all members have submitted or joined.
+  bool is_complete(const Pending& pending, const std::vector<int32_t>& ranks) const;
+  void complete(Key key, Pending* pending);
+  void fail_for_left(Key key, const Pending& pending);
+  void fail_for_joined(Key key, const Pending& pending, const char* why);
+  void post_to_submitters(Key key, const Pending& pending, int32_t code, const std::string& text);
+  // nullptr: the set has been removed.
+  const std::vector<int32_t>* members(uint32_t process_set) const;
+  void execute(const std::vector<size_t>& batch);
+  // What the request does to the sets; returns the numbers that the entry tells the ranks.
+  std::vector<int64_t> change_sets(const Signature& signature);
+  void evict();
+
+  int32_t size_;
+  int64_t fusion_threshold_;
+  size_t capacity_;
+  std::unordered_map<uint32_t, std::vector<int32_t>> sets_;  // members by process set, in rank order
+  uint32_t next_set_ = 1;                                    // numbers are never used again
+  std::vector<bool> left_;
+  int32_t num_left_ = 0;
+  std::vector<bool> joined_;
+  int32_t num_joined_ = 0;
+  uint64_t sequence_ = 0;
+  uint64_t serial_ = 0;
+  int32_t num_undecided_ = 0;  // disagreements that refuse() has not ended yet
+
+  InternTable<NameFacts> names_;
+  InternTable<SignatureFacts> signatures_;
+  PendingMap pending_;
   std::vector<Ready> ready_;
   std::deque<LogEntry> log_;
   std::deque<RareEvent> rare_;

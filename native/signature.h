@@ -21,10 +21,14 @@ struct Signature {
   int32_t root_rank = 0;
   double prescale_factor = 1.0;
   double postscale_factor = 1.0;
-  // One shape per tensor of the group. An allgather's first dimension is not part of the signature: -1.
+  // One shape per tensor of the group. The first dimension of an allgather or alltoall is not part of the
+  // signature: -1.
   std::vector<std::vector<int64_t>> shapes;
+  std::vector<int64_t> values;  // of a request about process sets
 
-  int64_t num_bytes() const;  // of all tensors, with an allgather's unknown dimension as 1
+  int64_t num_bytes() const;  // of all tensors, with unknown dimensions as 1
+  // How many numbers a rank sends along, for a set of so many members.
+  size_t num_payloads(size_t num_members) const;
 };
 
 // Fields without meaning for the kind are set to their defaults, so that equal requests have equal bytes.

@@ -8,6 +8,7 @@
 #define SIRTAKI_STAGE_H_
 
 #include <cstdint>
+#include <stdexcept>
 #include <vector>
 
 #include "segment.h"
@@ -16,6 +17,20 @@ namespace sirtaki {
 
 constexpr int kChunkBits = 24;
 inline uint64_t make_ticket(uint64_t sequence, uint64_t chunk) { return sequence << kChunkBits | chunk; }
+
+// The tickets of one EXECUTE entry, in order.
+class Tickets {
+ public:
+  explicit Tickets(uint64_t sequence) : sequence_(sequence) {}
+  uint64_t take() {
+    if (next_ >> kChunkBits != 0) throw std::runtime_error("one batch has more chunks than can be counted");
+    return make_ticket(sequence_, next_++);
+  }
+
+ private:
+  uint64_t sequence_;
+  uint64_t next_ = 0;
+};
 
 class StageBoard {
  public:

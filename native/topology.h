@@ -2,6 +2,7 @@
 #ifndef SIRTAKI_TOPOLOGY_H_
 #define SIRTAKI_TOPOLOGY_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -29,6 +30,12 @@ struct SetLayout {
 
   size_t size() const { return ranks.size(); }
   bool one_host() const { return hosts.size() == 1; }
+  // Index into ranks; of this rank, and of a rank that is a member.
+  size_t my_member() const { return member_of(hosts[my_host][my_index]); }
+  size_t member_of(int32_t rank) const {
+    return static_cast<size_t>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin());
+  }
+  bool contains(int32_t rank) const { return std::binary_search(ranks.begin(), ranks.end(), rank); }
 };
 
 // `ranks` ascending, this rank among them.

@@ -136,7 +136,8 @@ void engine_done(void* context, int32_t error, const char* message) {
   finish(std::move(call), status_code(error), message);
 }
 
-void* allocate_gathered(void* context, const int64_t* rows, int32_t num_members) {
+// An allgather's request has one tensor.
+void* allocate_gathered(void* context, int32_t, const int64_t* rows, int32_t num_members) {
   static char no_elements;  // an address for an empty result: NULL would mean that there is no memory
   Call* call = static_cast<Call*>(context);
   Buffers& tensor = call->tensors[0];
