@@ -65,6 +65,33 @@ void who_waits_for_a_rank_that_left_is_told(const JobOptions& options) {
   });
 }
 
+// A rank that has left but still has its engine fills up the log for all of its host, until it closes.
+void log_goes_on_when_its_slowest_reader_closes(JobOptions options) {
+  options.log_ring_bytes = 1024;
+  Job job(options);
+  const int32_t leaver = job.size() - 1;
+  const int32_t asking = leaver - 1;
+  Engine& engine = job.engine(leaver);
+  engine.leave();
+  while (engine.wait([&] { return engine.may_end(); }, -1) != Outcome::kDone) {
+  }
+  job.stop(leaver);
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < 12; ++i) {
+    const std::string name = "left behind " + std::to_string(i);
+    calls.push_back(job.submit_floats(asking, {name.c_str()}, {1.0f}));
+  }
+  // Long enough for the log to be full; were it not, the rest would prove nothing, but hold as well.
+  job.engine(asking).wait([&] { return calls.back()->done(); }, 300 * 1000 * 1000);
+  job.drop(leaver);
+  for (const auto& call : calls) {
+    job.wait(asking, *call);
+    expect_equal(call->error, SIRTAKI_RANK_LEFT);
+  }
+  for (int32_t rank = leaver - 1; rank >= 0; --rank) job.engine(rank).leave();
+  for (int32_t rank = leaver - 1; rank >= 0; --rank) job.leave(rank);
+}
+
 // Application threads go on submitting while another thread of their rank shuts down.
 void requests_during_shutdown_end_once() {
   Job job(on_hosts({0, 0}));
@@ -178,6 +205,10 @@ void add_ending_tests(Suite* suite) {
   suite->add("ending: a rank left", [] { who_waits_for_a_rank_that_left_is_told(on_hosts({0, 0, 0})); });
   suite->add("ending: a rank of another host left",
              [] { who_waits_for_a_rank_that_left_is_told(on_hosts({0, 0, 1})); });
+  suite->add("ending: the log goes on when its slowest reader closes",
+             [] { log_goes_on_when_its_slowest_reader_closes(on_hosts({0, 0, 0})); });
+  suite->add("ending: the log goes on when its slowest reader on another host closes",
+             [] { log_goes_on_when_its_slowest_reader_closes(on_hosts({0, 1, 1})); });
   suite->add("ending: requests during shutdown end once", requests_during_shutdown_end_once);
   suite->add("ending: announced failure", [] { announced_failure(on_hosts({0, 0, 0})); });
   suite->add("ending: announced failure on another host", [] { announced_failure(on_hosts({0, 0, 1, 1})); });

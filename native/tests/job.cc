@@ -158,11 +158,16 @@ void Job::leave(int32_t rank) {
   drop(rank);
 }
 
+void Job::stop(int32_t rank) {
+  Rank& own = ranks_[static_cast<size_t>(rank)];
+  own.engine->request_stop();
+  if (own.coordinator.joinable()) own.coordinator.join();
+}
+
 void Job::drop(int32_t rank) {
   Rank& own = ranks_[static_cast<size_t>(rank)];
   if (!own.engine) return;
-  own.engine->request_stop();
-  if (own.coordinator.joinable()) own.coordinator.join();
+  stop(rank);
   own.engine->close();
   own.engine.reset();
 }

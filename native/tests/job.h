@@ -69,6 +69,8 @@ class Job {
   void leave_all() {
     on_every_rank([this](int32_t rank) { leave(rank); });
   }
+  // Ends a rank's coordinator, so that nothing drives its engine but callers.
+  void stop(int32_t rank);
   // Ends a rank's threads and closes its sockets without a word, as the kernel does for a process that died.
   void drop(int32_t rank);
 
