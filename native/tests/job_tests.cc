@@ -139,7 +139,7 @@ void callers_that_wait_at_once(JobOptions options) {
     for (int t = 0; t < 3; ++t) {
       threads.emplace_back([&, t] {
         const std::string name = "w" + std::to_string(t);
-        for (int round = 0; round < 40; ++round) {
+        for (int round = 0; round < 200; ++round) {
           const auto call = job.submit_floats(rank, {name.c_str()}, values_of(rank, 10, round));
           job.wait(rank, *call);
           if (!expect_done(*call)) return;
@@ -155,16 +155,16 @@ void callers_that_wait_at_once(JobOptions options) {
 }  // namespace
 
 void add_job_tests(Suite* suite) {
-  suite->add("job: one rank", [] { everything_at_once(on_hosts({0}), 2); });
-  suite->add("job: two ranks", [] { everything_at_once(on_hosts({0, 0}), 4); });
-  suite->add("job: two ranks that spin", [] { everything_at_once(spinning(on_hosts({0, 0})), 4); });
-  suite->add("job: four ranks", [] { everything_at_once(on_hosts({0, 0, 0, 0}), 2); });
-  suite->add("job: two hosts of two ranks", [] { everything_at_once(on_hosts({0, 0, 1, 1}), 2); });
+  suite->add("job: one rank", [] { everything_at_once(on_hosts({0}), 8); });
+  suite->add("job: two ranks", [] { everything_at_once(on_hosts({0, 0}), 16); });
+  suite->add("job: two ranks that spin", [] { everything_at_once(spinning(on_hosts({0, 0})), 16); });
+  suite->add("job: four ranks", [] { everything_at_once(on_hosts({0, 0, 0, 0}), 8); });
+  suite->add("job: two hosts of two ranks", [] { everything_at_once(on_hosts({0, 0, 1, 1}), 8); });
   suite->add("job: hosts of two ranks and one, interleaved",
-             [] { everything_at_once(spinning(on_hosts({0, 1, 0})), 2); });
-  suite->add("job: tiny rings", [] { everything_at_once(with_tiny_rings(on_hosts({0, 0})), 3); });
+             [] { everything_at_once(spinning(on_hosts({0, 1, 0})), 8); });
+  suite->add("job: tiny rings", [] { everything_at_once(with_tiny_rings(on_hosts({0, 0})), 12); });
   suite->add("job: tiny rings on two hosts",
-             [] { everything_at_once(with_tiny_rings(on_hosts({0, 0, 1})), 2); });
+             [] { everything_at_once(with_tiny_rings(on_hosts({0, 0, 1})), 8); });
   suite->add("job: callers that wait at once", [] { callers_that_wait_at_once(on_hosts({0, 0, 0})); });
 }
 
