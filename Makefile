@@ -12,17 +12,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
-NATIVE := $(wildcard native/*.cc native/*.h native/*/*.cc native/*/*.h)
+NATIVE := $(wildcard native/*.cc native/*.h native/tensorflow/*.cc native/tensorflow/*.h)
+NATIVE_TESTS := $(wildcard native/tests/*.cc native/tests/*.h)
 TYPECHECK := build/typecheck
 PYTEST_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint format docs clean
+.PHONY: help demo test sanitize lint format docs clean
 
 help:
 	@echo "make demo     install into .venv and train a small Keras model on two ranks"
 	echo "make test     install what the tests need and run them; PYTEST_ARGS='-k launcher' for some"
+	echo "make sanitize run the native code's own tests under the address, undefined behaviour and thread sanitizers"
 	echo "make lint     check format, style, types and the native code's format"
 	echo "make format   rewrite the sources in the project's format"
 	echo "make docs     write the pages that are generated from the sources"
@@ -34,6 +36,20 @@ demo: $(STAMPS)/demo
 test: $(STAMPS)/test
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+# Needs the compiler only, no Python.
+sanitize:
+	@command -v $${CXX:-g++} > /dev/null || { echo "A C++17 compiler is missing (Debian: apt install g++)." >&2; exit 1; }
+	for kind in address,undefined thread; do
+	    echo 'int main() {}' | $${CXX:-g++} -x c++ -fsanitize=$$kind -o /dev/null - 2> /dev/null || {
+	        echo "The compiler $${CXX:-g++} cannot build with -fsanitize=$$kind: its sanitizer libraries are missing" \
+	            "(Debian: apt install g++, which brings libasan, libubsan and libtsan)." >&2
+	        exit 1
+	    }
+	done
+	for mode in address thread; do
+	    $(MAKE) --no-print-directory -s -j "$$(nproc)" -f native/tests/Makefile MODE=$$mode
+	done
+
 lint: $(STAMPS)/lint $(STAMPS)/project
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -44,11 +60,11 @@ lint: $(STAMPS)/lint $(STAMPS)/project
 	ln -s $(CURDIR)/benchmarks $(TYPECHECK)/sirtaki/benchmarks
 	MYPYPATH=$(TYPECHECK) $(BIN)/mypy -p sirtaki | sed -e 's#$(TYPECHECK)/sirtaki/tensorflow/#tf_bindings/#' \
 	    -e 's#$(TYPECHECK)/sirtaki/benchmarks/#benchmarks/#' -e 's#$(TYPECHECK)/sirtaki/#collectives/#'
-	$(BIN)/clang-format --dry-run -Werror $(NATIVE)
+	$(BIN)/clang-format --dry-run -Werror $(NATIVE) $(NATIVE_TESTS)
 
 format: $(STAMPS)/lint
 	@$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(NATIVE)
+	$(BIN)/clang-format -i $(NATIVE) $(NATIVE_TESTS)
 	$(BIN)/ruff check --fix .
 
 docs: $(STAMPS)/project

@@ -118,7 +118,11 @@ bool Engine::all_left() const { return failed() || (may_end() && num_left_.load(
 void Engine::close() {
   if (!segment_) return;
   // The log must not wait for a reader that is gone.
-  if (own_left_.load()) segment_->stop_reading_log();
+  if (own_left_.load()) {
+    segment_->stop_reading_log();
+    // It may wait for this reader already, and for no other that would tell it of room.
+    if (segment_->header().log_blocked.exchange(0) != 0) knock_sequencer();
+  }
   relay_->stop();
 }
 

@@ -7,8 +7,9 @@
 #include "engine_abi.h"
 
 // One build serves every x86-64 machine: the loader picks the widest version that the processor runs. All
-// versions compute the same bits, since each element is a fixed sequence of IEEE operations.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+// versions compute the same bits, since each element is a fixed sequence of IEEE operations. (Not under the
+// thread sanitizer: what the loader calls to pick would run before the sanitizer has started.)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 #define SIRTAKI_VECTORIZED \
   __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), optimize("O3")))
 #else
@@ -110,26 +111,32 @@ SIRTAKI_INLINE Acc add(Acc a, Acc b) {
   }
 }
 
+// An element at any address: a user's array may be a view that begins anywhere.
+template <typename T>
+struct __attribute__((packed, may_alias)) Unaligned {
+  T value;
+};
+
 template <typename In, typename Acc, typename Out>
-SIRTAKI_INLINE void combine(Out* result, const In* const* sources, size_t num_sources, size_t n,
-                            const Scaling& scaling) {
+SIRTAKI_INLINE void combine(Unaligned<Out>* result, const Unaligned<In>* const* sources, size_t num_sources,
+                            size_t n, const Scaling& scaling) {
   constexpr size_t kBlock = 1024;  // the accumulators stay in the first-level cache
   alignas(64) Acc acc[kBlock];
   for (size_t base = 0; base < n; base += kBlock) {
     const size_t m = std::min(kBlock, n - base);
-    const In* first = sources[0] + base;
+    const Unaligned<In>* first = sources[0] + base;
     if (scaling.prescale == 1.0) {
-      for (size_t i = 0; i < m; ++i) acc[i] = load<Acc>(first[i]);
+      for (size_t i = 0; i < m; ++i) acc[i] = load<Acc>(first[i].value);
       for (size_t s = 1; s < num_sources; ++s) {
-        const In* source = sources[s] + base;
-        for (size_t i = 0; i < m; ++i) acc[i] = add(acc[i], load<Acc>(source[i]));
+        const Unaligned<In>* source = sources[s] + base;
+        for (size_t i = 0; i < m; ++i) acc[i] = add(acc[i], load<Acc>(source[i].value));
       }
     } else {
       const Acc factor = static_cast<Acc>(scaling.prescale);
-      for (size_t i = 0; i < m; ++i) acc[i] = load<Acc>(first[i]) * factor;
+      for (size_t i = 0; i < m; ++i) acc[i] = load<Acc>(first[i].value) * factor;
       for (size_t s = 1; s < num_sources; ++s) {
-        const In* source = sources[s] + base;
-        for (size_t i = 0; i < m; ++i) acc[i] = add(acc[i], load<Acc>(source[i]) * factor);
+        const Unaligned<In>* source = sources[s] + base;
+        for (size_t i = 0; i < m; ++i) acc[i] = add(acc[i], load<Acc>(source[i].value) * factor);
       }
     }
     if (scaling.divisor != 1) {
@@ -140,34 +147,35 @@ SIRTAKI_INLINE void combine(Out* result, const In* const* sources, size_t num_so
       const Acc factor = static_cast<Acc>(scaling.postscale);
       for (size_t i = 0; i < m; ++i) acc[i] = acc[i] * factor;
     }
-    Out* out = result + base;
-    for (size_t i = 0; i < m; ++i) out[i] = store<Out>(acc[i]);
+    Unaligned<Out>* out = result + base;
+    for (size_t i = 0; i < m; ++i) out[i].value = store<Out>(acc[i]);
   }
 }
 
 // Two ranks and a factor that is exact (a division by two is): one pass without the block of accumulators.
 template <typename T>
-SIRTAKI_INLINE void combine_two(T* result, const T* a, const T* b, size_t n, T factor) {
+SIRTAKI_INLINE void combine_two(Unaligned<T>* result, const Unaligned<T>* a, const Unaligned<T>* b, size_t n,
+                                T factor) {
   if (factor == T{1}) {
-    for (size_t i = 0; i < n; ++i) result[i] = a[i] + b[i];
+    for (size_t i = 0; i < n; ++i) result[i].value = a[i].value + b[i].value;
   } else {
-    for (size_t i = 0; i < n; ++i) result[i] = (a[i] + b[i]) * factor;
+    for (size_t i = 0; i < n; ++i) result[i].value = (a[i].value + b[i].value) * factor;
   }
 }
 
 template <typename In, typename Acc, typename Out>
 SIRTAKI_INLINE void combine_void(void* result, const void* const* sources, size_t num_sources, size_t n,
                                  const Scaling& scaling) {
-  const auto* typed = reinterpret_cast<const In* const*>(sources);
+  const auto* typed = reinterpret_cast<const Unaligned<In>* const*>(sources);
+  auto* out = static_cast<Unaligned<Out>*>(result);
   if constexpr (std::is_floating_point_v<In> && std::is_same_v<In, Out>) {
     if (num_sources == 2 && scaling.prescale == 1.0 && scaling.postscale == 1.0 &&
         (scaling.divisor == 1 || scaling.divisor == 2)) {
-      combine_two<In>(static_cast<Out*>(result), typed[0], typed[1], n,
-                      static_cast<In>(scaling.divisor == 2 ? 0.5 : 1.0));
+      combine_two<In>(out, typed[0], typed[1], n, static_cast<In>(scaling.divisor == 2 ? 0.5 : 1.0));
       return;
     }
   }
-  combine<In, Acc, Out>(static_cast<Out*>(result), typed, num_sources, n, scaling);
+  combine<In, Acc, Out>(out, typed, num_sources, n, scaling);
 }
 
 // The compiler makes versions of functions, not of templates, so each type has its three functions by name.

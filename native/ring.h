@@ -47,12 +47,14 @@ class RingBytes {
 
  private:
   void copy_in(uint64_t position, const void* from, size_t n) {
+    if (n == 0) return;  // an empty payload may have no address
     const uint64_t at = position % capacity_;
     const size_t head = std::min<uint64_t>(n, capacity_ - at);
     std::memcpy(data_ + at, from, head);
     std::memcpy(data_, static_cast<const char*>(from) + head, n - head);
   }
   void copy_out(uint64_t position, void* to, size_t n) const {
+    if (n == 0) return;
     const uint64_t at = position % capacity_;
     const size_t head = std::min<uint64_t>(n, capacity_ - at);
     std::memcpy(to, data_ + at, head);
