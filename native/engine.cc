@@ -43,7 +43,9 @@ void Engine::complete(std::vector<RequestPtr>* requests) {
       if (request->name.empty()) continue;
       // It may be gone with its process set.
       const auto it = names_.find(scoped_name(request->process_set, request->name));
-      if (it != names_.end()) it->second.in_flight = false;
+      if (it == names_.end()) continue;
+      it->second.in_flight = false;
+      if (it->second.number == 0 && !it->second.asked) names_.erase(it);  // forgotten meanwhile
     }
   }
   for (RequestPtr& request : *requests) finish(std::move(request));

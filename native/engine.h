@@ -40,7 +40,7 @@ namespace sirtaki {
 struct EngineOptions {
   Topology topology;
   int64_t fusion_threshold = 0;
-  size_t cache_capacity = 0;  // see Sequencer::evict
+  size_t cache_capacity = 0;  // see Sequencer::retire
   int64_t spin_ns = 0;
   // The rest is used in jobs of several ranks only.
   SegmentShape shape{};
@@ -133,18 +133,19 @@ class Engine {
     void (*set_result)(void*, int64_t);
     void (*done)(void*, int32_t, const char*);
     Key key = 0;
-    uint32_t signature_number = 0;
     int32_t error = SIRTAKI_OK;
     std::string message;
   };
   using RequestPtr = std::unique_ptr<Request>;
   struct NameState {
-    uint32_t number = 0;  // 0: not assigned yet
+    uint32_t number = 0;  // 0: not assigned, or forgotten
+    bool asked = false;   // for the number
     bool in_flight = false;
     Request* waiting = nullptr;  // for the number
   };
   struct SignatureState {
     uint32_t number = 0;
+    bool asked = false;
     std::vector<Request*> waiting;
   };
 
@@ -165,6 +166,7 @@ class Engine {
   void file(RequestPtr request, std::vector<RequestPtr>* refused);
   void send_submit_or_wait(RequestPtr request);
   void send_submit(RequestPtr request);
+  void send_join_when_due();
   void run_alone(RequestPtr request);
   void send_up(Record type, std::string_view payload);
   bool flush_backlog();
@@ -243,7 +245,8 @@ class Engine {
   std::unordered_map<uint32_t, ProcessSet> sets_;  // changed by the driver only, which may read it unlocked
   uint32_t next_set_alone_ = 1;                    // in a job of one rank
   RequestPtr joining_;                             // this rank's join
-  int32_t closed_error_ = SIRTAKI_OK;              // new requests end with this
+  bool join_sent_ = false;
+  int32_t closed_error_ = SIRTAKI_OK;  // new requests end with this
   std::string closed_text_;
 
   std::atomic<uint32_t> role_{0};

@@ -271,6 +271,12 @@ void Engine::read_entry(Record type, const std::string& payload) {
       on_forget_signature(number, reader.rest());
       return;
     }
+    case Record::kForgetMark: {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      send_up(Record::kForgotten, {});
+      knock_sequencer();
+      return;
+    }
     case Record::kJoined:
       on_joined(reader.value<int32_t>());
       return;
@@ -295,10 +301,12 @@ void Engine::on_assign(bool is_name, uint32_t number, std::string_view bytes) {
     if (is_name) {
       NameState& name = names_[std::string(bytes)];
       name.number = number;
+      name.asked = false;
       if (name.waiting != nullptr) waiting.push_back(std::exchange(name.waiting, nullptr));
     } else {
       SignatureState& signature = signatures_[std::string(bytes)];
       signature.number = number;
+      signature.asked = false;
       waiting.swap(signature.waiting);
     }
     for (Request* request : waiting) {
@@ -309,60 +317,31 @@ void Engine::on_assign(bool is_name, uint32_t number, std::string_view bytes) {
       unassigned_.erase(it);
       send_submit_or_wait(std::move(owner));
     }
+    send_join_when_due();
   }
   knock_sequencer();
 }
 
-// The sequencer has forgotten the name. A request of this rank's that is still in flight under the number was
-// too late for the sequencer, which drops it: it starts again. See Sequencer::evict.
+// What is in flight under a forgotten number stays so; see Sequencer::retire.
 void Engine::on_forget_name(uint32_t number, std::string_view bytes) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto name = names_.find(std::string(bytes));
-    if (name == names_.end() || name->second.number != number) return;
-    if (!name->second.in_flight) {
-      names_.erase(name);
-      return;
-    }
-    name->second.number = 0;
-    send_up(Record::kInternName, bytes);
-    const auto late = in_flight_.find(number);
-    if (late != in_flight_.end()) {
-      RequestPtr request = std::move(late->second);
-      in_flight_.erase(late);
-      request->key = 0;
-      send_submit_or_wait(std::move(request));
-    }
-    // Or it still waits for the number of its signature.
-    for (auto& [pointer, request] : unassigned_) {
-      if (request->key == number) request->key = 0;
-    }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto name = names_.find(std::string(bytes));
+  if (name == names_.end() || name->second.number != number) return;
+  if (!name->second.in_flight) {
+    names_.erase(name);
+    return;
   }
-  knock_sequencer();
+  name->second.number = 0;
+  // A request that has the number, and still waits for that of its signature, must ask again.
+  for (auto& [pointer, request] : unassigned_) {
+    if (request->key == number) request->key = 0;
+  }
 }
 
 void Engine::on_forget_signature(uint32_t number, std::string_view bytes) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto signature = signatures_.find(std::string(bytes));
-    if (signature == signatures_.end() || signature->second.number != number) return;
-    std::vector<Key> late;
-    for (const auto& [key, request] : in_flight_) {
-      if (request->signature_number == number) late.push_back(key);
-    }
-    if (late.empty()) {
-      signatures_.erase(signature);
-      return;
-    }
-    signature->second.number = 0;
-    send_up(Record::kInternSignature, bytes);
-    for (Key key : late) {
-      RequestPtr request = std::move(in_flight_.at(key));
-      in_flight_.erase(key);
-      send_submit_or_wait(std::move(request));
-    }
-  }
-  knock_sequencer();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto signature = signatures_.find(std::string(bytes));
+  if (signature != signatures_.end() && signature->second.number == number) signatures_.erase(signature);
 }
 
 void Engine::on_joined(int32_t last_rank) {
@@ -371,6 +350,7 @@ void Engine::on_joined(int32_t last_rank) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!joining_) return;
     requests.push_back(std::move(joining_));
+    join_sent_ = false;
     // Nothing is in flight, and ranks that joined early have made fewer unnamed calls: all count anew.
     for (auto& [number, set] : sets_) set.unnamed_calls = 0;
   }
@@ -380,7 +360,10 @@ void Engine::on_joined(int32_t last_rank) {
 
 Engine::RequestPtr Engine::take_in_flight(Key key) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (key == kJoinKey) return std::move(joining_);
+  if (key == kJoinKey) {
+    join_sent_ = false;
+    return std::move(joining_);
+  }
   const auto it = in_flight_.find(key);
   if (it == in_flight_.end()) return nullptr;
   RequestPtr request = std::move(it->second);

@@ -25,12 +25,12 @@ class Job:
         self.names = {}
         self.signatures = {}
 
-    def submit(self, rank, name, encoded, rows=0):
+    def submit(self, rank, name, encoded, payloads=()):
         scoped = _native.scoped_name(0, name)
         self.sequencer.intern_name(rank, scoped)
         self.sequencer.intern_signature(rank, encoded)
         self.settle()
-        self.sequencer.submit(rank, self.names[scoped], self.signatures[encoded], rows)
+        self.sequencer.submit(rank, self.names[scoped], self.signatures[encoded], payloads)
         self.settle()
 
     def settle(self):
@@ -42,7 +42,7 @@ class Job:
             else:
                 sent = [(r, Signature.decode(s)) for r, s in event["signatures"]]
                 text = disagreement_text(self.sequencer.describe(event["key"]), sent)
-                self.sequencer.post_error(event["key"], -1, MISMATCH_CODE, text)
+                self.sequencer.refuse(event["key"], MISMATCH_CODE, text)
         self.sequencer.plan()
         for entry in self.sequencer.take_log():
             if entry[0] == "assign_name":
@@ -131,8 +131,8 @@ def test_what_is_complete_runs_before_a_rank_leaves():
 def test_gather_carries_the_rows_of_every_rank():
     job = Job(3)
     for rank, rows in ((2, 7), (0, 0), (1, 5)):
-        job.submit(rank, "g", signature((-1, 4), kind=ALLGATHER), rows)
-    ((_, _, _, rows),) = job.log
+        job.submit(rank, "g", signature((-1, 4), kind=ALLGATHER), [rows])
+    ((_, _, _, rows, _, _),) = job.log
     assert rows == [0, 5, 7]
 
 
