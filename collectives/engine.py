@@ -25,19 +25,20 @@ Array = np.ndarray[Any, Any]
 class Engine:
     """Owns the native engine and the thread that drives it when no caller does."""
 
-    def __init__(self, native: _native.Engine, size: int, rank: int, stall_seconds: float) -> None:
+    def __init__(self, native: _native.Engine, size: int, rank: int, stall_limits: stall.Limits) -> None:
         self.native = native
         self._pid = os.getpid()
+        self._rank = rank
         self._thread: threading.Thread | None = None
         if size > 1:
             self._thread = threading.Thread(target=self._coordinate, name="sirtaki-coordinator", daemon=True)
             self._thread.start()
         self._stop_watching = threading.Event()
         self._watch: threading.Thread | None = None
-        if size > 1 and rank == 0 and stall_seconds > 0:
+        if size > 1 and rank == 0 and stall_limits.period is not None:
             self._watch = threading.Thread(
                 target=stall.watch,
-                args=(stall_seconds, native.incomplete, self._stop_watching),
+                args=(stall_limits, native.incomplete, self._stall, self._stop_watching),
                 name="sirtaki-stall",
                 daemon=True,
             )
@@ -77,6 +78,13 @@ class Engine:
         """Tell the job that this rank has failed; return whether it is the first to."""
         return self.native.announce_failure(text)
 
+    def is_failure_of_another(self) -> bool:
+        """Return whether the job has failed and one other rank is to blame."""
+        native = self.native
+        if not native.failed or native.failure_code == errors.STALLED_CODE:
+            return False
+        return native.failed_rank != self._rank
+
     def leave(self) -> None:
         """Leave the job and return when this process may end. No-op after a failure."""
         self.native.leave()
@@ -97,6 +105,9 @@ class Engine:
         if self._thread is not None:
             self._thread.join()
         self.native.close()
+
+    def _stall(self, text: str) -> None:
+        self.native.announce_failure(text, errors.STALLED_CODE)
 
     def _coordinate(self) -> None:
         try:

@@ -13,6 +13,7 @@ from sirtaki import _native, bootstrap, config, mpi
 from sirtaki.engine import Engine
 from sirtaki.errors import NotInitializedError, RankLeftError
 from sirtaki.mpi import launched_size
+from sirtaki.stall import Limits
 from sirtaki.topology import Topology
 
 _log = logging.getLogger("sirtaki")
@@ -68,7 +69,8 @@ def init() -> None:
         else:
             topology, native = bootstrap.single(settings)
         _install_hooks()
-        engine = Engine(native, topology.size, topology.rank, settings.stall_check_time_seconds)
+        limits = Limits(settings.stall_check_time_seconds, settings.stall_shutdown_time_seconds)
+        engine = Engine(native, topology.size, topology.rank, limits)
         _job = _Job(topology, engine)
 
 
@@ -173,8 +175,8 @@ def _install_hooks() -> None:
         if is_initialized():
             job = current("excepthook")
             sys.stderr.flush()
-            first = job.engine.announce_failure(f"rank {job.topology.rank} raised {_describe(error)}")
-            _ended_by_another = not first or _is_of_rank_that_left(error)
+            job.engine.announce_failure(f"rank {job.topology.rank} raised {_describe(error)}")
+            _ended_by_another = job.engine.is_failure_of_another() or _is_of_rank_that_left(error)
 
     sys.excepthook = announce
     os.register_at_fork(after_in_child=_abandon_in_child)

@@ -25,8 +25,9 @@ Engine::Engine(EngineOptions options) : topology_(std::move(options.topology)), 
 
   segment_ = std::make_unique<Segment>(options.segment.get(), options.shape,
                                        static_cast<uint32_t>(topology_.local_rank()));
-  stages_ = std::make_unique<StageBoard>(segment_.get(), spin_ns_);
-  if (options.has_mpi) mpi_ = std::make_unique<MpiExchange>(options.mpi, segment_.get(), spin_ns_);
+  stages_ = std::make_unique<StageBoard>(segment_.get(), spin_ns_, &long_wait_);
+  if (options.has_mpi)
+    mpi_ = std::make_unique<MpiExchange>(options.mpi, segment_.get(), spin_ns_, &long_wait_);
   const size_t slot_bytes = options.shape.slot_bytes;
   allreduce_ = std::make_unique<Allreduce>(slot_bytes, stages_.get(), mpi_.get());
   blocks_ = std::make_unique<BlockExchange>(slot_bytes, stages_.get(), mpi_.get());
@@ -34,7 +35,8 @@ Engine::Engine(EngineOptions options) : topology_(std::move(options.topology)), 
     sequencer_ = std::make_unique<Sequencer>(topology_.size(), options.fusion_threshold);
   }
   relay_ = std::make_unique<Relay>(topology_, segment_.get(), std::move(options.links),
-                                   std::move(options.doorbell), std::move(options.labels));
+                                   std::move(options.doorbell), std::move(options.labels),
+                                   options.unresponsive_ns);
 }
 
 Engine::~Engine() {
@@ -257,9 +259,9 @@ void Engine::report_broken(const std::string& what) {
                    ". This is a defect of Sirtaki; please report it.");
 }
 
-bool Engine::announce_failure(const std::string& text) {
+bool Engine::announce_failure(const std::string& text, int32_t code) {
   if (!segment_) return false;
-  const bool first = segment_->post_failure(topology_.rank, text);
+  const bool first = segment_->post_failure(topology_.rank, code, text);
   relay_->knock();
   return first;
 }

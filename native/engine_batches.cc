@@ -60,7 +60,7 @@ void Engine::execute(uint64_t sequence, uint32_t, const std::vector<int64_t>& ro
 
 void Engine::fail(std::vector<RequestPtr>* batch) {
   for (RequestPtr& request : *batch) {
-    request->error = segment_ ? SIRTAKI_RANKS_FAILED : SIRTAKI_INTERNAL;
+    request->error = segment_ ? segment_->failure_code() : SIRTAKI_INTERNAL;
     request->message =
         segment_ ? segment_->failure_text() : "the engine failed while it executed the request";
   }
