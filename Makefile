@@ -15,14 +15,17 @@ STAMPS := $(VENV)/stamps
 NATIVE := $(wildcard native/*.cc native/*.h native/*/*.cc native/*/*.h)
 TYPECHECK := build/typecheck
 PYTEST_ARGS ?=
+ROUNDS ?= 200
+SEED ?= 3
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint format docs clean
+.PHONY: help demo test fault-injection lint format docs clean
 
 help:
 	@echo "make demo     install into .venv and train a small Keras model on two ranks"
 	echo "make test     install what the tests need and run them; PYTEST_ARGS='-k launcher' for some"
+	echo "make fault-injection   kill and stop ranks at random moments; ROUNDS=200 SEED=3"
 	echo "make lint     check format, style, types and the native code's format"
 	echo "make format   rewrite the sources in the project's format"
 	echo "make docs     write the pages that are generated from the sources"
@@ -33,6 +36,9 @@ demo: $(STAMPS)/demo
 
 test: $(STAMPS)/test
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+fault-injection: $(STAMPS)/test
+	@$(BIN)/python tests/fault_injection.py --rounds $(ROUNDS) --seed $(SEED)
 
 lint: $(STAMPS)/lint $(STAMPS)/project
 	@$(BIN)/ruff check .

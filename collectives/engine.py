@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,15 +86,22 @@ class Engine:
             return False
         return native.failed_rank != self._rank
 
+    @property
+    def other_is_silent(self) -> bool:
+        """Whether the job has failed because another rank is unresponsive."""
+        return self.is_failure_of_another() and self.native.failure_code == errors.UNRESPONSIVE_CODE
+
     def leave(self) -> None:
         """Leave the job and return when this process may end. No-op after a failure."""
-        self.native.leave()
-        self.native.wait_until_may_end(-1)
+        with self._telling_of_failure():
+            self.native.leave()
+            self.native.wait_until_may_end(-1)
 
     def leave_and_wait_for_all(self) -> None:
         """Leave the job and return when all ranks have, or one has failed."""
-        self.native.leave()
-        self.native.wait_until_all_left()
+        with self._telling_of_failure():
+            self.native.leave()
+            self.native.wait_until_all_left()
 
     def close(self) -> None:
         """Stop all threads of the engine."""
@@ -108,6 +116,14 @@ class Engine:
 
     def _stall(self, text: str) -> None:
         self.native.announce_failure(text, errors.STALLED_CODE)
+
+    @contextlib.contextmanager
+    def _telling_of_failure(self) -> Iterator[None]:
+        """Log the failure that ends the wait for others: no call is left that could raise it."""
+        failed_before = self.native.failed
+        yield
+        if self.native.failed and not failed_before:
+            _log.error("the job failed while this rank waited for the others to end: %s", self.native.failure_text)
 
     def _coordinate(self) -> None:
         try:

@@ -90,6 +90,7 @@ _BY_CODE: dict[int, type[SirtakiError]] = {
 }
 MISMATCH_CODE = 2
 STALLED_CODE = 9
+UNRESPONSIVE_CODE = 10
 
 
 def from_code(code: int, text: str, failed_ranks: tuple[int, ...] = ()) -> SirtakiError:

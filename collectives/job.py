@@ -214,9 +214,11 @@ def _leave_at_exit() -> None:
             # Waiting here sleeps, in MPI_Finalize it would not; and a rank that fails meanwhile is still heard.
             job.engine.leave_and_wait_for_all()
             failed = job.engine.native.failed
+            other_is_silent = job.engine.other_is_silent
             job.engine.close()
             _job = None
-        if failed and _ended_by_another:
+        # A silent rank does not end by itself: the launcher must hear of it, whatever code the program gives.
+        if other_is_silent or (failed and _ended_by_another):
             _exit_now(ENDED_BY_ANOTHER_EXIT_CODE)
         if failed and mpi.is_finalized_by_mpi4py():
             _exit_now(_FAILED_JOB_EXIT_CODE)

@@ -72,6 +72,9 @@ Relay::Relay(const Topology& topology, Segment* segment, RelayLinks links, FileD
   for (size_t i = 0; i < links_.size(); ++i)
     watch(links_[i]->socket.get(), kLinkTag | i, EPOLLIN | EPOLLRDHUP);
 
+  // The first sign of life here and not in the thread, which may not run before this process is stopped.
+  beat();
+
   // Signals are the application's: its handlers must not run on this thread.
   sigset_t all;
   sigset_t before;

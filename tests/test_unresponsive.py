@@ -69,6 +69,32 @@ def test_rank_that_computes_without_the_gil_or_leaves_is_not_unresponsive(ranks,
     run_ranks(ranks, program, hosts=hosts, env={"SIRTAKI_UNRESPONSIVE_TIME_SECONDS": "0.3"})
 
 
+@pytest.mark.parametrize(("ranks", "hosts", "catch"), [(2, 1, False), (3, 2, False), (2, 1, True)])
+def test_stopped_rank_is_ended_although_all_others_end_well(ranks, hosts, catch):
+    # Without `catch` the failure comes while the others are at their end already; no call is left to raise it.
+    program = f"""
+        import os, signal
+        import sirtaki
+        sirtaki.init()
+        sirtaki.barrier()
+        if sirtaki.rank() == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if {catch}:
+            try:
+                sirtaki.barrier()
+            except sirtaki.errors.UnresponsiveError:
+                print("caught")
+    """
+    result = run_ranks(ranks, program, hosts=hosts, env=LIMIT, launcher_options=SHORT, expect_failure=True)
+    for rank in set(range(ranks)) - {1}:
+        if catch:
+            assert result.stdout(rank) == "caught\n" and not result.stderr(rank)
+        else:
+            assert "job failed while this rank waited for the others to end: rank 1" in result.stderr(rank)
+    assert "rank 1 on host" in result.launcher_output
+    assert result.returncode == 128 + signal.SIGKILL
+
+
 def test_zero_is_never():
     args = ["stop-for", 1, "computing"]
     env = {"SIRTAKI_UNRESPONSIVE_TIME_SECONDS": "0"}
