@@ -3,7 +3,7 @@
 how: stop               the rank stays stopped
      stop-and-continue  the first of the others that has raised continues it
      stop-for           the rank is stopped for 1.5 s
-     stop-all           all ranks are stopped for 3 s and go on one after the other
+     stop-all           all ranks are stopped for 3 s and go on one after the other; then again in the other order
 when: computing (the others wait for a tensor that it has not submitted), reducing (in the midst of an allreduce)
 """
 
@@ -29,10 +29,11 @@ def stop():
         os.kill(os.getpid(), signal.SIGSTOP)
         return
     # From outside: somebody must be left who continues them.
-    who, seconds = ([pids[victim]], 1.5) if how == "stop-for" else (pids, 3)
-    listed = " ".join(map(str, who))
-    waits = "; ".join(f"kill -CONT {pid}; sleep 0.05" for pid in who)
-    subprocess.run(["sh", "-c", f"kill -STOP {listed}; sleep {seconds}; {waits}"], start_new_session=True, check=True)
+    steps = []
+    for who, seconds in [([pids[victim]], 1.5)] if how == "stop-for" else [(pids, 3), (pids[::-1], 3)]:
+        steps += [f"kill -STOP {pid}" for pid in who] + [f"sleep {seconds}"]
+        steps += [f"kill -CONT {pid}; sleep 0.3" for pid in who]
+    subprocess.run(["sh", "-c", "; ".join(steps)], start_new_session=True, check=True)
 
 
 try:
