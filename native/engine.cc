@@ -15,13 +15,15 @@ Engine::Engine(EngineOptions options) : topology_(std::move(options.topology)), 
 
   segment_ = std::make_unique<Segment>(options.segment.get(), options.shape,
                                        static_cast<uint32_t>(topology_.local_rank()));
-  data_ = std::make_unique<DataPlane>(segment_.get(), spin_ns_, options.has_mpi ? &options.mpi : nullptr);
+  data_ = std::make_unique<DataPlane>(segment_.get(), spin_ns_, &long_wait_,
+                                      options.has_mpi ? &options.mpi : nullptr);
   if (topology_.rank == 0) {
     sequencer_ =
         std::make_unique<Sequencer>(topology_.size(), options.fusion_threshold, options.cache_capacity);
   }
   relay_ = std::make_unique<Relay>(topology_, segment_.get(), std::move(options.links),
-                                   std::move(options.doorbell), std::move(options.labels));
+                                   std::move(options.doorbell), std::move(options.labels),
+                                   options.unresponsive_ns);
 }
 
 Engine::~Engine() {
@@ -79,9 +81,9 @@ void Engine::report_broken(const std::string& what) {
                    ". This is a defect of Sirtaki; please report it.");
 }
 
-bool Engine::announce_failure(const std::string& text) {
+bool Engine::announce_failure(const std::string& text, int32_t code) {
   if (!segment_) return false;
-  const bool first = segment_->post_failure(topology_.rank, text);
+  const bool first = segment_->post_failure(topology_.rank, code, text);
   relay_->knock();
   return first;
 }

@@ -28,6 +28,7 @@
 
 #include "data_plane.h"
 #include "engine_abi.h"
+#include "long_wait.h"
 #include "messages.h"
 #include "mpi_exchange.h"
 #include "relay.h"
@@ -42,6 +43,7 @@ struct EngineOptions {
   int64_t fusion_threshold = 0;
   size_t cache_capacity = 0;  // see Sequencer::retire
   int64_t spin_ns = 0;
+  int64_t unresponsive_ns = 0;  // how long a rank may give no sign of life; 0: for ever
   // The rest is used in jobs of several ranks only.
   SegmentShape shape{};
   FileDescriptor segment;
@@ -66,13 +68,18 @@ class Engine {
   explicit Engine(EngineOptions options);
   ~Engine();
 
+  int32_t rank() const { return topology_.rank; }
+
   void submit(const sirtaki_request& request);
   // Submits and waits, as one: when the role is free the caller takes it first, so no other thread wakes up.
-  Outcome submit_and_wait(const sirtaki_request& request, const std::function<bool()>& condition);
+  // `long_wait`, if given, runs some times a second while the caller waits for peers in the midst of a batch.
+  Outcome submit_and_wait(const sirtaki_request& request, const std::function<bool()>& condition,
+                          const LongWaitAction* long_wait = nullptr);
 
-  // Waits until `condition` holds; it is asked by the waiting thread and must be cheap. timeout_ns < 0: for
-  // ever.
-  Outcome wait(const std::function<bool()>& condition, int64_t timeout_ns);
+  // Waits until `condition` holds; it is asked by the waiting thread and must be cheap. With a deadline
+  // (monotonic time; negative: none) the caller does not drive, for it could not leave a batch half done.
+  Outcome wait(const std::function<bool()>& condition, int64_t deadline_ns,
+               const LongWaitAction* long_wait = nullptr);
   // Body of the coordinator thread; returns kRare or kStopped.
   Outcome run_coordinator();
   void request_stop();
@@ -94,9 +101,11 @@ class Engine {
   bool all_left() const;
   bool failed() const { return segment_ && segment_->failed(); }
   int32_t failed_rank() const { return segment_->failed_rank(); }
+  int32_t failure_code() const { return segment_->failure_code(); }
   std::string failure_text() const { return segment_->failure_text(); }
-  // Tells the whole job that this rank has failed. Returns whether it was the first failure.
-  bool announce_failure(const std::string& text);
+  // Tells the whole job that this rank has failed, or has found it to (`code`: sirtaki_error). Returns
+  // whether it was the first failure.
+  bool announce_failure(const std::string& text, int32_t code = SIRTAKI_RANKS_FAILED);
   // Sends out what is queued and ends the relay thread. The engine is unusable afterwards.
   void close();
   // In a forked child: lets go of the parent's descriptors without a word to anybody.
@@ -182,7 +191,7 @@ class Engine {
     RoleHolder& operator=(const RoleHolder&) = delete;
     Engine* engine;
   };
-  Outcome drive(const std::function<bool()>& condition, int64_t deadline_ns);
+  Outcome drive(const std::function<bool()>& condition, const LongWaitAction* long_wait);
   bool step();
   bool sequence();
   bool write_log();
@@ -227,6 +236,7 @@ class Engine {
   Topology topology_;
   int64_t spin_ns_;
   SetLayout world_;
+  LongWait long_wait_;
   std::unique_ptr<Segment> segment_;  // null in a job of one rank
   std::unique_ptr<Relay> relay_;
   std::unique_ptr<DataPlane> data_;

@@ -72,6 +72,7 @@ Outcome Engine::run_coordinator() {
       continue;
     }
     coordinator_parked_.store(false);
+    long_wait_.set_action(nullptr);
     while (step()) {
       if (has_rare()) break;
     }
@@ -92,39 +93,42 @@ void Engine::request_stop() {
   wake_coordinator();
 }
 
-Outcome Engine::submit_and_wait(const sirtaki_request& request, const std::function<bool()>& condition) {
+Outcome Engine::submit_and_wait(const sirtaki_request& request, const std::function<bool()>& condition,
+                                const LongWaitAction* long_wait) {
   if (!segment_ || !take_role()) {
     submit(request);
-    return wait(condition, -1);
+    return wait(condition, -1, long_wait);
   }
   const RoleHolder holder(this);
   submit(request);
-  return drive(condition, -1);
+  return drive(condition, long_wait);
 }
 
-Outcome Engine::wait(const std::function<bool()>& condition, int64_t timeout_ns) {
+Outcome Engine::wait(const std::function<bool()>& condition, int64_t deadline_ns,
+                     const LongWaitAction* long_wait) {
   if (!segment_) return condition() ? Outcome::kDone : Outcome::kTimedOut;
-  const int64_t deadline = timeout_ns < 0 ? -1 : now_ns() + timeout_ns;
+  const bool may_drive = deadline_ns < 0;
   for (;;) {
     if (condition()) return Outcome::kDone;
-    if (take_role()) {
+    if (may_drive && take_role()) {
       const RoleHolder holder(this);
-      return drive(condition, deadline);
+      return drive(condition, long_wait);
     }
     num_waiters_.fetch_add(1);
     const uint32_t seen = waiters_word_.load();
     Wake wake = Wake::kWoken;
-    if (!condition() && role_.load() != 0) {
-      wake = futex_wait(&waiters_word_, seen, sleep_limit(deadline), Scope::kProcess);
+    if (!condition() && (!may_drive || role_.load() != 0)) {
+      wake = futex_wait(&waiters_word_, seen, sleep_limit(deadline_ns), Scope::kProcess);
     }
     num_waiters_.fetch_sub(1);
     if (condition()) return Outcome::kDone;
-    if (deadline >= 0 && now_ns() >= deadline) return Outcome::kTimedOut;
+    if (deadline_ns >= 0 && now_ns() >= deadline_ns) return Outcome::kTimedOut;
     if (wake != Wake::kWoken) return Outcome::kInterrupted;
   }
 }
 
-Outcome Engine::drive(const std::function<bool()>& condition, int64_t deadline_ns) {
+Outcome Engine::drive(const std::function<bool()>& condition, const LongWaitAction* long_wait) {
+  long_wait_.set_action(long_wait);
   RankBlock& own = segment_->own_block();
   int64_t spin_end = 0;
   for (;;) {
@@ -147,12 +151,11 @@ Outcome Engine::drive(const std::function<bool()>& condition, int64_t deadline_n
     std::atomic_thread_fence(std::memory_order_seq_cst);
     Wake wake = Wake::kWoken;
     if (!has_work() && !condition()) {
-      wake = futex_wait(&own.caller_word, seen, sleep_limit(deadline_ns), Scope::kShared);
+      wake = futex_wait(&own.caller_word, seen, kSignalCheckNs, Scope::kShared);
     }
     own.bell_state.store(static_cast<uint32_t>(BellState::kAwake));
     spin_end = 0;
     if (condition()) return Outcome::kDone;
-    if (deadline_ns >= 0 && now_ns() >= deadline_ns) return Outcome::kTimedOut;
     if (wake != Wake::kWoken) return Outcome::kInterrupted;
   }
 }
@@ -178,7 +181,7 @@ bool Engine::step() {
   try {
     if (segment_->failed()) {
       if (failure_handled_.exchange(true)) return false;
-      fail_all(SIRTAKI_RANKS_FAILED, segment_->failure_text());
+      fail_all(segment_->failure_code(), segment_->failure_text());
       relay_->knock();
       return true;
     }

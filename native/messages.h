@@ -34,7 +34,8 @@ enum class Record : uint32_t {
   kForgetSignature = 23,  // u32 number, bytes
   kForgetMark = 24,       // empty: asks for kForgotten
   // Between hosts, in both directions.
-  kFailure = 32,  // u32 rank, text
+  kFailure = 32,    // i32 sirtaki_error, text; the frame's rank is the one to blame
+  kHeartbeat = 33,  // empty: the sender lives
 };
 
 // Which tensor a submission is about: a named one by the number of its name, an unnamed one by its place

@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "long_wait.h"
 #include "segment.h"
 
 namespace sirtaki {
@@ -35,7 +36,7 @@ class Tickets {
 class StageBoard {
  public:
   // `spin_ns`: how long to look before sleeping in the kernel.
-  StageBoard(Segment* segment, int64_t spin_ns);
+  StageBoard(Segment* segment, int64_t spin_ns, const LongWait* long_wait);
 
   // Waits until this rank's slot for the ticket is free, which it is once all who read it have finished its
   // last ticket; `readers` are the local ranks that will read it now. nullptr: the job has failed.
@@ -58,6 +59,7 @@ class StageBoard {
   };
   Segment* segment_;
   int64_t spin_ns_;
+  const LongWait* long_wait_;
   std::vector<SlotUse> last_use_;
 };
 

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from sirtaki import _native
 from sirtaki.errors import MISMATCH_CODE
 from sirtaki.negotiation import Signature, disagreement_text
-from sirtaki.stall import StallInspector
 
 ALLREDUCE, ALLGATHER, BROADCAST, BARRIER = range(4)
 FLOAT32, FLOAT64 = 11, 12
@@ -190,17 +189,3 @@ def test_what_waits_names_who_is_missing():
     later = job.sequencer.incomplete()
     assert [entry[1] for entry in later] == ["b", "a"]
     assert later[1][0] not in serials
-
-
-def test_stall_is_reported_once_per_limit_and_forgotten_when_it_ends():
-    inspector = StallInspector(10.0)
-    waits = [(1, "w", [0, 2], [1])]
-    assert inspector.report(0.0, waits) is None
-    assert inspector.report(9.0, waits) is None
-    text = inspector.report(10.0, waits)
-    assert text is not None and "'w' for 10 s: submitted by ranks 0, 2, missing from rank 1" in text
-    assert inspector.report(12.0, waits) is None
-    assert inspector.report(13.0, []) is None
-    assert inspector.report(20.0, [(2, "w", [0], [1])]) is None
-    assert inspector.report(30.0, [(2, "w", [0], [1]), (3, "v", [1], [0])]) is not None
-    assert "missing from rank 0" not in (inspector.report(41.0, [(2, "w", [0], [1])]) or "")
