@@ -75,6 +75,7 @@ format: $(STAMPS)/lint
 
 docs: $(STAMPS)/project
 	@$(BIN)/python -c 'from sirtaki.config import as_markdown; print(as_markdown(), end="")' > docs/settings.md
+	$(BIN)/python -c 'from sirtaki.dtypes import as_markdown; print(as_markdown(), end="")' > docs/types.md
 
 clean:
 	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -6,10 +6,10 @@ from enum import IntEnum
 
 
 class ReduceOp(IntEnum):
-    """How an allreduce combines the ranks' values.
+    """How a reduction combines the ranks' values; ``docs/types.md`` says what that means for each type.
 
-    ``Average`` is the sum divided by the number of ranks; for integers the quotient is cut off towards
-    zero. Sums of integers wrap around on overflow, as in NumPy.
+    ``Average`` is the sum divided by the number of ranks. ``Adasum`` adds gradients so that what they agree on is
+    not counted twice (see native/adasum.h). ``Product`` multiplies.
     """
 
     Average = 0

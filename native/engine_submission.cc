@@ -72,8 +72,7 @@ std::string Engine::fault_of(const sirtaki_request& r) const {
   }
   const bool reduces = r.kind == SIRTAKI_ALLREDUCE || r.kind == SIRTAKI_REDUCESCATTER;
   if (r.num_tensors > 0 && dtype_size(r.dtype) == 0) return "has an unknown type";
-  if (reduces && find_kernels(r.dtype, r.reduce_op == SIRTAKI_ADASUM ? SIRTAKI_SUM : r.reduce_op) == nullptr)
-    return "has a type without reduction";
+  if (reduces && !is_reducible(r.dtype, r.reduce_op)) return "has a type that does not go with the operation";
   if (r.kind == SIRTAKI_REDUCESCATTER && r.reduce_op == SIRTAKI_ADASUM) {
     return "is a reducescatter with Adasum, which exists for allreduce only";
   }

@@ -1,6 +1,7 @@
 #include "kernels.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 
@@ -27,6 +28,26 @@ struct Half {
 };
 struct BFloat16 {
   uint16_t bits;
+};
+
+// Plain formulas, so that the bits are NumPy's; std::complex corrects NaNs.
+template <typename T>
+struct Complex {
+  T re;
+  T im;
+};
+template <typename T>
+SIRTAKI_INLINE Complex<T> operator+(Complex<T> a, Complex<T> b) {
+  return {a.re + b.re, a.im + b.im};
+}
+template <typename T>
+SIRTAKI_INLINE Complex<T> operator*(Complex<T> a, Complex<T> b) {
+  return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+}
+
+// Any byte but 0 is true.
+struct Bool {
+  uint8_t byte;
 };
 
 template <typename To, typename From>
@@ -84,6 +105,8 @@ template <typename Acc, typename T>
 SIRTAKI_INLINE Acc load(T v) {
   if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
     return widen(v);
+  } else if constexpr (std::is_same_v<T, Bool>) {
+    return v.byte != 0 ? 1 : 0;
   } else {
     return static_cast<Acc>(v);
   }
@@ -95,20 +118,89 @@ SIRTAKI_INLINE T store(Acc v) {
     return narrow_half(v);
   } else if constexpr (std::is_same_v<T, BFloat16>) {
     return narrow_bfloat16(v);
+  } else if constexpr (std::is_same_v<T, Bool>) {
+    return Bool{v};
   } else {
     return static_cast<T>(v);
   }
 }
 
-// Signed overflow wraps, as in NumPy.
-template <typename Acc>
-SIRTAKI_INLINE Acc add(Acc a, Acc b) {
-  if constexpr (std::is_integral_v<Acc>) {
-    using U = std::make_unsigned_t<Acc>;
-    return static_cast<Acc>(static_cast<U>(a) + static_cast<U>(b));
-  } else {
-    return a + b;
+// How two values become one. Integers wrap on overflow, as in NumPy: the low bits of a sum or product do not
+// depend on the sign or on the bits above.
+struct Add {
+  template <typename T>
+  static SIRTAKI_INLINE T apply(T a, T b) {
+    if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+    } else {
+      return a + b;
+    }
   }
+};
+
+struct Multiply {
+  template <typename T>
+  static SIRTAKI_INLINE T apply(T a, T b) {
+    if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+    } else {
+      return a * b;
+    }
+  }
+};
+
+// Of floats: a NaN wins, the first one; -0 is less than +0, so the result does not depend on the order.
+struct Least {
+  template <typename T>
+  static SIRTAKI_INLINE T apply(T a, T b) {
+    if constexpr (std::is_floating_point_v<T>) {
+      if (a != a) return a;
+      if (b != b) return b;
+      if (a == b) return std::signbit(a) ? a : b;
+    }
+    return b < a ? b : a;
+  }
+};
+
+struct Greatest {
+  template <typename T>
+  static SIRTAKI_INLINE T apply(T a, T b) {
+    if constexpr (std::is_floating_point_v<T>) {
+      if (a != a) return a;
+      if (b != b) return b;
+      if (a == b) return std::signbit(a) ? b : a;
+    }
+    return a < b ? b : a;
+  }
+};
+
+// Factors and divisors are real numbers, in the precision of the accumulator.
+template <typename T>
+struct FactorOf {
+  using type = T;
+};
+template <typename T>
+struct FactorOf<Complex<T>> {
+  using type = T;
+};
+template <typename Acc>
+using Factor = typename FactorOf<Acc>::type;
+
+template <typename T>
+SIRTAKI_INLINE T scaled(T v, T factor) {
+  return static_cast<T>(v * factor);
+}
+template <typename T>
+SIRTAKI_INLINE Complex<T> scaled(Complex<T> v, T factor) {
+  return {v.re * factor, v.im * factor};
+}
+template <typename T>
+SIRTAKI_INLINE T divided(T v, T divisor) {
+  return static_cast<T>(v / divisor);
+}
+template <typename T>
+SIRTAKI_INLINE Complex<T> divided(Complex<T> v, T divisor) {
+  return {v.re / divisor, v.im / divisor};
 }
 
 // An element at any address: a user's array may be a view that begins anywhere.
@@ -117,7 +209,7 @@ struct __attribute__((packed, may_alias)) Unaligned {
   T value;
 };
 
-template <typename In, typename Acc, typename Out>
+template <typename Op, typename In, typename Acc, typename Out>
 SIRTAKI_INLINE void combine(Unaligned<Out>* result, const Unaligned<In>* const* sources, size_t num_sources,
                             size_t n, const Scaling& scaling) {
   constexpr size_t kBlock = 1024;  // the accumulators stay in the first-level cache
@@ -129,23 +221,23 @@ SIRTAKI_INLINE void combine(Unaligned<Out>* result, const Unaligned<In>* const* 
       for (size_t i = 0; i < m; ++i) acc[i] = load<Acc>(first[i].value);
       for (size_t s = 1; s < num_sources; ++s) {
         const Unaligned<In>* source = sources[s] + base;
-        for (size_t i = 0; i < m; ++i) acc[i] = add(acc[i], load<Acc>(source[i].value));
+        for (size_t i = 0; i < m; ++i) acc[i] = Op::apply(acc[i], load<Acc>(source[i].value));
       }
     } else {
-      const Acc factor = static_cast<Acc>(scaling.prescale);
-      for (size_t i = 0; i < m; ++i) acc[i] = load<Acc>(first[i].value) * factor;
+      const auto factor = static_cast<Factor<Acc>>(scaling.prescale);
+      for (size_t i = 0; i < m; ++i) acc[i] = scaled(load<Acc>(first[i].value), factor);
       for (size_t s = 1; s < num_sources; ++s) {
         const Unaligned<In>* source = sources[s] + base;
-        for (size_t i = 0; i < m; ++i) acc[i] = add(acc[i], load<Acc>(source[i].value) * factor);
+        for (size_t i = 0; i < m; ++i) acc[i] = Op::apply(acc[i], scaled(load<Acc>(source[i].value), factor));
       }
     }
     if (scaling.divisor != 1) {
-      const Acc divisor = static_cast<Acc>(scaling.divisor);
-      for (size_t i = 0; i < m; ++i) acc[i] = acc[i] / divisor;
+      const auto divisor = static_cast<Factor<Acc>>(scaling.divisor);
+      for (size_t i = 0; i < m; ++i) acc[i] = divided(acc[i], divisor);
     }
     if (scaling.postscale != 1.0) {
-      const Acc factor = static_cast<Acc>(scaling.postscale);
-      for (size_t i = 0; i < m; ++i) acc[i] = acc[i] * factor;
+      const auto factor = static_cast<Factor<Acc>>(scaling.postscale);
+      for (size_t i = 0; i < m; ++i) acc[i] = scaled(acc[i], factor);
     }
     Unaligned<Out>* out = result + base;
     for (size_t i = 0; i < m; ++i) out[i].value = store<Out>(acc[i]);
@@ -163,34 +255,34 @@ SIRTAKI_INLINE void combine_two(Unaligned<T>* result, const Unaligned<T>* a, con
   }
 }
 
-template <typename In, typename Acc, typename Out>
+template <typename Op, typename In, typename Acc, typename Out>
 SIRTAKI_INLINE void combine_void(void* result, const void* const* sources, size_t num_sources, size_t n,
                                  const Scaling& scaling) {
   const auto* typed = reinterpret_cast<const Unaligned<In>* const*>(sources);
   auto* out = static_cast<Unaligned<Out>*>(result);
-  if constexpr (std::is_floating_point_v<In> && std::is_same_v<In, Out>) {
+  if constexpr (std::is_same_v<Op, Add> && std::is_floating_point_v<In> && std::is_same_v<In, Out>) {
     if (num_sources == 2 && scaling.prescale == 1.0 && scaling.postscale == 1.0 &&
         (scaling.divisor == 1 || scaling.divisor == 2)) {
       combine_two<In>(out, typed[0], typed[1], n, static_cast<In>(scaling.divisor == 2 ? 0.5 : 1.0));
       return;
     }
   }
-  combine<In, Acc, Out>(out, typed, num_sources, n, scaling);
+  combine<Op, In, Acc, Out>(out, typed, num_sources, n, scaling);
 }
 
 // The compiler makes versions of functions, not of templates, so each type has its three functions by name.
 #define SIRTAKI_KERNELS(name, T, Acc)                                                       \
   SIRTAKI_VECTORIZED void name##_reduce(void* r, const void* const* s, size_t k, size_t n,  \
                                         const Scaling& c) {                                 \
-    combine_void<T, Acc, T>(r, s, k, n, c);                                                 \
+    combine_void<Add, T, Acc, T>(r, s, k, n, c);                                            \
   }                                                                                         \
   SIRTAKI_VECTORIZED void name##_partial(void* r, const void* const* s, size_t k, size_t n, \
                                          const Scaling& c) {                                \
-    combine_void<T, Acc, Acc>(r, s, k, n, Scaling{c.prescale, 1, 1.0});                     \
+    combine_void<Add, T, Acc, Acc>(r, s, k, n, Scaling{c.prescale, 1, 1.0});                \
   }                                                                                         \
   SIRTAKI_VECTORIZED void name##_finish(void* r, const void* const* s, size_t k, size_t n,  \
                                         const Scaling& c) {                                 \
-    combine_void<Acc, Acc, T>(r, s, k, n, Scaling{1.0, c.divisor, c.postscale});            \
+    combine_void<Add, Acc, Acc, T>(r, s, k, n, Scaling{1.0, c.divisor, c.postscale});       \
   }                                                                                         \
   constexpr Kernels k##name{sizeof(T), sizeof(Acc), name##_reduce, name##_partial, name##_finish};
 
@@ -203,25 +295,99 @@ SIRTAKI_KERNELS(Float64, double, double)
 
 #undef SIRTAKI_KERNELS
 
+// The other cells of the table are rare in training: one version of each is enough.
+template <typename Op, typename T, typename Acc>
+void reduce(void* r, const void* const* s, size_t k, size_t n, const Scaling& c) {
+  combine_void<Op, T, Acc, T>(r, s, k, n, c);
+}
+template <typename Op, typename T, typename Acc>
+void reduce_partial(void* r, const void* const* s, size_t k, size_t n, const Scaling& c) {
+  combine_void<Op, T, Acc, Acc>(r, s, k, n, Scaling{c.prescale, 1, 1.0});
+}
+template <typename Op, typename T, typename Acc>
+void finish_partials(void* r, const void* const* s, size_t k, size_t n, const Scaling& c) {
+  combine_void<Op, Acc, Acc, T>(r, s, k, n, Scaling{1.0, c.divisor, c.postscale});
+}
+template <typename Op, typename T, typename Acc = T>
+constexpr Kernels kRare{sizeof(T), sizeof(Acc), reduce<Op, T, Acc>, reduce_partial<Op, T, Acc>,
+                        finish_partials<Op, T, Acc>};
+
+template <typename T, typename Acc>
+const Kernels* order_or_product(int32_t reduce_op) {
+  if (reduce_op == SIRTAKI_MIN) return &kRare<Least, T, Acc>;
+  if (reduce_op == SIRTAKI_MAX) return &kRare<Greatest, T, Acc>;
+  return reduce_op == SIRTAKI_PRODUCT ? &kRare<Multiply, T, Acc> : nullptr;
+}
+
+// The sum of an average is exact in 64 bits, so that the mean of small integers is never wrong by wrapping.
+template <typename T>
+const Kernels* integer_kernels(int32_t reduce_op) {
+  using Wide = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
+  if (reduce_op == SIRTAKI_SUM) return &kRare<Add, T>;
+  if (reduce_op == SIRTAKI_AVERAGE) return &kRare<Add, T, Wide>;
+  return order_or_product<T, T>(reduce_op);
+}
+
+template <typename T, typename Acc>
+const Kernels* float_kernels(int32_t reduce_op, const Kernels* sum) {
+  if (reduce_op == SIRTAKI_SUM || reduce_op == SIRTAKI_AVERAGE) return sum;
+  return order_or_product<T, Acc>(reduce_op);
+}
+
+template <typename T>
+const Kernels* complex_kernels(int32_t reduce_op) {
+  if (reduce_op == SIRTAKI_SUM || reduce_op == SIRTAKI_AVERAGE) return &kRare<Add, Complex<T>>;
+  return reduce_op == SIRTAKI_PRODUCT ? &kRare<Multiply, Complex<T>> : nullptr;
+}
+
+const Kernels* bool_kernels(int32_t reduce_op) {
+  if (reduce_op == SIRTAKI_MIN || reduce_op == SIRTAKI_PRODUCT) return &kRare<Least, Bool, uint8_t>;
+  return reduce_op == SIRTAKI_MAX ? &kRare<Greatest, Bool, uint8_t> : nullptr;
+}
+
 }  // namespace
 
-const Kernels* find_kernels(int32_t dtype, int32_t) {
+const Kernels* find_kernels(int32_t dtype, int32_t reduce_op) {
   switch (dtype) {
+    case SIRTAKI_BOOL:
+      return bool_kernels(reduce_op);
+    case SIRTAKI_UINT8:
+      return integer_kernels<uint8_t>(reduce_op);
+    case SIRTAKI_INT8:
+      return integer_kernels<int8_t>(reduce_op);
+    case SIRTAKI_UINT16:
+      return integer_kernels<uint16_t>(reduce_op);
+    case SIRTAKI_INT16:
+      return integer_kernels<int16_t>(reduce_op);
+    case SIRTAKI_UINT32:
+      return integer_kernels<uint32_t>(reduce_op);
     case SIRTAKI_INT32:
-      return &kInt32;
+      return reduce_op == SIRTAKI_SUM ? &kInt32 : integer_kernels<int32_t>(reduce_op);
+    case SIRTAKI_UINT64:
+      return integer_kernels<uint64_t>(reduce_op);
     case SIRTAKI_INT64:
-      return &kInt64;
+      return reduce_op == SIRTAKI_SUM ? &kInt64 : integer_kernels<int64_t>(reduce_op);
     case SIRTAKI_FLOAT16:
-      return &kFloat16;
+      return float_kernels<Half, float>(reduce_op, &kFloat16);
     case SIRTAKI_BFLOAT16:
-      return &kBfloat16;
+      return float_kernels<BFloat16, float>(reduce_op, &kBfloat16);
     case SIRTAKI_FLOAT32:
-      return &kFloat32;
+      return float_kernels<float, float>(reduce_op, &kFloat32);
     case SIRTAKI_FLOAT64:
-      return &kFloat64;
+      return float_kernels<double, double>(reduce_op, &kFloat64);
+    case SIRTAKI_COMPLEX64:
+      return complex_kernels<float>(reduce_op);
+    case SIRTAKI_COMPLEX128:
+      return complex_kernels<double>(reduce_op);
     default:
       return nullptr;
   }
+}
+
+bool is_reducible(int32_t dtype, int32_t reduce_op) {
+  if (reduce_op != SIRTAKI_ADASUM) return find_kernels(dtype, reduce_op) != nullptr;
+  return dtype == SIRTAKI_FLOAT16 || dtype == SIRTAKI_BFLOAT16 || dtype == SIRTAKI_FLOAT32 ||
+         dtype == SIRTAKI_FLOAT64;
 }
 
 }  // namespace sirtaki

@@ -14,9 +14,9 @@
 namespace sirtaki {
 
 struct Scaling {
-  double prescale = 1.0;   // each element is multiplied before it is added; floating types only
+  double prescale = 1.0;   // each element is multiplied first; floating and complex types only
   int64_t divisor = 1;     // the sum is divided: the number of ranks, for Average
-  double postscale = 1.0;  // and multiplied last; floating types only
+  double postscale = 1.0;  // and multiplied last; floating and complex types only
 };
 
 // The kernels of one type. A *partial* is a sum in the type that the type accumulates in.
@@ -33,8 +33,11 @@ struct Kernels {
                           const Scaling&);
 };
 
-// nullptr if the type has no reduction.
+// nullptr if the operation has no meaning for the type. Adasum has no kernels: it is made of sums.
 const Kernels* find_kernels(int32_t dtype, int32_t reduce_op);
+
+// Whether the operation, Adasum too, has a meaning for the type.
+bool is_reducible(int32_t dtype, int32_t reduce_op);
 
 }  // namespace sirtaki
 

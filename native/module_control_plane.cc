@@ -10,6 +10,7 @@
 
 #include "engine_abi.h"
 #include "fusion.h"
+#include "kernels.h"
 #include "messages.h"
 #include "signature.h"
 
@@ -153,6 +154,7 @@ void bind_control_plane(py::module_* module) {
   m.def("scoped_name",
         [](uint32_t set, const std::string& name) { return py::bytes(scoped_name(set, name)); });
   m.def("unnamed_key", &unnamed_key);
+  m.def("is_reducible", &is_reducible, py::arg("dtype"), py::arg("reduce_op"));
   m.def(
       "encode_signature",
       [](int32_t kind, int32_t reduce_op, int32_t dtype, int32_t root_rank, double prescale, double postscale,

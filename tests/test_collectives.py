@@ -20,6 +20,12 @@ def test_small_slots_and_threshold_give_the_same_results(ranks, hosts):
     run_ranks(ranks, PROGRAMS / "collectives.py", [ranks, hosts], hosts=hosts, env=env, timeout=240)
 
 
+@pytest.mark.parametrize(("ranks", "hosts"), [(1, 1), (2, 1), (3, 1), (4, 2), (3, 3)])
+def test_every_type_with_every_operation(ranks, hosts):
+    result = run_ranks(ranks, PROGRAMS / "type_table.py", [ranks, hosts], hosts=hosts, timeout=200)
+    assert all("all cells" in result.stdout(rank) for rank in range(ranks))
+
+
 @pytest.mark.parametrize(("ranks", "hosts"), [(3, 1), (4, 2)])
 def test_bits_do_not_depend_on_fusion(ranks, hosts):
     digests = set()

@@ -6,9 +6,12 @@ import inspect
 import pkgutil
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
 import pytest
 import sirtaki
 import sirtaki.benchmarks
+from sirtaki import _native, dtypes
 from sirtaki.config import as_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,6 +37,21 @@ def test_public_names_are_documented(name):
 
 def test_settings_page_is_up_to_date():
     assert (ROOT / "docs" / "settings.md").read_text() == as_markdown(), "run: make docs"
+
+
+def test_types_page_is_up_to_date():
+    assert (ROOT / "docs" / "types.md").read_text() == dtypes.as_markdown(), "run: make docs"
+
+
+def test_table_of_types_is_the_engines():
+    for name, cells in dtypes.CELLS.items():
+        for op in sirtaki.ReduceOp:
+            possible = not cells[op.name].startswith("no: ")
+            assert _native.is_reducible(dtypes.dtype_code(_dtype(name)), op) == possible, (name, op)
+
+
+def _dtype(name):
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
 def test_every_page_that_is_linked_exists():

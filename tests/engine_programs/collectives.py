@@ -47,18 +47,12 @@ for dtype in DTYPES:
             what = f"allgather {np.dtype(dtype).name} {shape}"
             check(sirtaki.allgather(parts[rank]), np.concatenate(parts), what)
 
-# Types that move but do not add up.
+# The other types move as well; type_table.py reduces them.
 for dtype in (np.bool_, np.uint8, np.int16, np.uint32, np.uint64, np.complex64, np.complex128):
     value = np.arange(7).astype(dtype)
     check(sirtaki.broadcast(value * (rank == 0), 0), value, f"broadcast {np.dtype(dtype).name}")
     expected = np.concatenate([value] * size)
     check(sirtaki.allgather(value), expected, f"allgather {np.dtype(dtype).name}")
-    try:
-        sirtaki.allreduce(value)
-    except TypeError as error:
-        assert np.dtype(dtype).name in str(error)
-    else:
-        raise AssertionError(f"an allreduce of {np.dtype(dtype).name} was accepted")
 
 # Layouts that are not plain rows of this machine's bytes.
 values = [oracle.sample((40, 30), np.float64, r, salt=1) for r in range(size)]

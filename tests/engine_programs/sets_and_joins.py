@@ -145,7 +145,9 @@ for s in mine[:1]:
     if s.size() < size:
         absent = next(r for r in range(size) if r not in s.ranks)
         refused(
-            sirtaki.errors.InvalidArgumentError, lambda: sirtaki.broadcast(np.ones(1), absent, process_set=s), "root"
+            sirtaki.errors.InvalidArgumentError,
+            lambda s=s, absent=absent: sirtaki.broadcast(np.ones(1), absent, process_set=s),
+            "root",
         )
 refused(sirtaki.errors.InvalidArgumentError, lambda: sirtaki.add_process_set([size]), f"{size - 1}")
 refused(sirtaki.errors.InvalidArgumentError, lambda: sirtaki.add_process_set([0, 0]))
@@ -167,7 +169,7 @@ for s in sets:
     assert sirtaki.remove_process_set(s) and not sirtaki.remove_process_set(s)
 
 # Join, several times over: rank r has r batches more than rank 0, and the last of each is asynchronous.
-for epoch in range(3):
+for _ in range(3):
     for k in range(rank + 1):
         taking_part = range(k, size)
         values = [oracle.sample((700,), np.float32, r, salt=50 + k) for r in taking_part]
