@@ -144,7 +144,7 @@ def check_agreement(everybody: Sequence[Introduction]) -> None:
 def _missing_text(settings: Settings) -> str:
     return (
         f"sirtaki: process {os.getpid()} has waited in init() for {settings.start_timeout:g} seconds for all ranks to "
-        "call it. A rank that is missing may have ended before, may never call init(), may call it with another comm, or "
+        "call it. A rank that is missing may have ended before, may never call init(), may give another comm, or "
         "may still prepare: then call init() first, or raise SIRTAKI_START_TIMEOUT.\n"
     )
 
