@@ -59,7 +59,7 @@ def start(comm: Any) -> bool:
             with bootstrap.waiting_for_all(settings):
                 group = mpi.group_of(comm, is_alone)
         if _job is not None:
-            if mpi.is_same_group(_job.group, group):
+            if group is _job.group:
                 return False
             raise InvalidArgumentError(
                 "init() was called with other processes than those of the job that this process is in: "

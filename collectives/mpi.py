@@ -26,7 +26,9 @@ _LAUNCHERS = (
 
 # Our traffic runs on communicators of our own, one per group of processes, made once: their number is limited, and
 # they outlive `shutdown`. All members of a group have made them together, so all or none find one here.
-_communicators: list[Any] = []
+# Pairs of a group and its communicator. mpi4py frees no groups by itself, so each is kept once.
+_communicators: list[tuple[Any, Any]] = []
+_groups: list[Any] = []
 # That of the job which this process joined last, None if that has one rank.
 _communicator: Any = None
 # The process in which this module is to end MPI, None if mpi4py does it.
@@ -65,21 +67,21 @@ def group_of(comm: Any, is_alone: bool) -> Any:
         is_alone: this process is the only one of its world, and needs no MPI unless `comm` is one of its objects.
 
     Returns:
-        An mpi4py Group; None for this process alone.
+        An mpi4py Group, the same object for the same processes in the same order; None for this process alone.
 
     Raises:
         InvalidArgumentError: this process is not among them, or they are no such processes.
         MissingDependencyError, SirtakiError: as for `World`.
     """
     if comm is None:
-        return None if is_alone else _load(launched_size()).COMM_WORLD.Get_group()
+        return None if is_alone else _kept(_load(launched_size()).COMM_WORLD.Get_group())
     if hasattr(comm, "Get_group"):
         MPI = _load(None)
         if comm == MPI.COMM_NULL:
             raise InvalidArgumentError("comm is MPI.COMM_NULL: a process that takes no part must not call init()")
         if not isinstance(comm, MPI.Intracomm):
             raise InvalidArgumentError(f"comm must be an intracommunicator, and {type(comm).__name__} is not")
-        return comm.Get_group() if comm.Get_size() > 1 else None
+        return _kept(comm.Get_group()) if comm.Get_size() > 1 else None
     try:
         ranks = [operator.index(r) for r in comm]
     except TypeError:
@@ -94,15 +96,21 @@ def group_of(comm: Any, is_alone: bool) -> Any:
         raise InvalidArgumentError(
             f"world rank {rank} is not in comm={ranks}: only those ranks may call init() with it"
         )
-    return world.Get_group().Incl(ranks) if len(ranks) > 1 else None
+    if len(ranks) == 1:
+        return None
+    everybody = _kept(world.Get_group())
+    return _kept(everybody.Incl(ranks))
 
 
-def is_same_group(one: Any, other: Any) -> bool:
-    """Whether two results of `group_of` are the same processes in the same order."""
-    if one is None or other is None:
-        return one is other
+def _kept(group: Any) -> Any:
+    """Return the group, or the equal one (same processes, same order) that is kept already, and free this one."""
     MPI = _load(None)
-    return bool(MPI.Group.Compare(one, other) == MPI.IDENT)
+    for known in _groups:
+        if MPI.Group.Compare(known, group) == MPI.IDENT:
+            group.Free()
+            return known
+    _groups.append(group)
+    return group
 
 
 def forget_communicator() -> None:
@@ -123,8 +131,8 @@ def ranks_of(comm: Any) -> list[int]:
         raise InvalidArgumentError("a job of one rank has no process set of several processes")
     from mpi4py import MPI
 
-    theirs = comm.Get_group()
-    ranks = MPI.Group.Translate_ranks(theirs, range(theirs.Get_size()), _communicator.Get_group())
+    theirs, ours = _kept(comm.Get_group()), _kept(_communicator.Get_group())
+    ranks = MPI.Group.Translate_ranks(theirs, range(theirs.Get_size()), ours)
     if MPI.UNDEFINED in ranks:
         raise InvalidArgumentError("the communicator has processes that are not ranks of the job")
     return sorted(ranks)
@@ -165,14 +173,14 @@ def _load(expected: int | None) -> Any:
 
 def _communicator_of(MPI: Any, comm: Any, group: Any) -> Any:
     """Return our own communicator of a group, made by its members alone when they first meet."""
-    for known in _communicators:
-        if is_same_group(known.Get_group(), group):
-            return known
+    for known, communicator in _communicators:
+        if known is group:
+            return communicator
     # Of the world where possible: members that name the group in different ways still meet.
-    in_world = MPI.UNDEFINED not in MPI.Group.Translate_ranks(group, None, MPI.COMM_WORLD.Get_group())
+    in_world = MPI.UNDEFINED not in MPI.Group.Translate_ranks(group, None, _kept(MPI.COMM_WORLD.Get_group()))
     made = (MPI.COMM_WORLD if in_world else comm).Create_group(group)
     made.Set_errhandler(MPI.ERRORS_RETURN)
-    _communicators.append(made)
+    _communicators.append((group, made))
     return made
 
 
