@@ -96,7 +96,7 @@ def group_of(comm: Any, is_alone: bool) -> Any:
         raise InvalidArgumentError(
             f"world rank {rank} is not in comm={ranks}: only those ranks may call init() with it"
         )
-    if len(ranks) == 1:
+    if world is None or len(ranks) == 1:
         return None
     everybody = _kept(world.Get_group())
     return _kept(everybody.Incl(ranks))
