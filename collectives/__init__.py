@@ -22,10 +22,10 @@ from sirtaki.exchanges import (
     grouped_allgather_async,
 )
 from sirtaki.handles import Handle, poll, synchronize
+from sirtaki.initialization import init
 from sirtaki.job import (
     cross_rank,
     cross_size,
-    init,
     is_initialized,
     local_rank,
     local_size,

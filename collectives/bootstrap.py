@@ -69,19 +69,21 @@ def single(settings: Settings) -> tuple[Topology, _native.Engine]:
     )
 
 
-def connect(settings: Settings) -> tuple[Topology, _native.Engine]:
-    """Make the engine of this rank of a launched job. Collective.
+def connect(settings: Settings, comm: Any, group: Any) -> tuple[Topology, _native.Engine]:
+    """Make the engine of this rank of a job of several. Collective.
+
+    Args:
+        settings: of this process.
+        comm: what `init` was given.
+        group: the job's processes, of `mpi.group_of`.
 
     Raises:
         ConfigError: ranks have different versions or settings.
         SirtakiError: the ranks cannot reach each other.
     """
-    watchdog = _native.Watchdog(settings.start_timeout, _missing_text(settings))
-    try:
-        world = World()
+    with waiting_for_all(settings):
+        world = World(comm, group)
         everybody: list[Introduction] = world.allgather(_introduce(world.rank, settings))
-    finally:
-        watchdog.cancel()
     world.unlink_shared_memory()
     check_agreement(everybody)
     topology = group_by_host(world.rank, [i.host_key for i in everybody])
@@ -120,6 +122,16 @@ def connect(settings: Settings) -> tuple[Topology, _native.Engine]:
     return topology, native
 
 
+@contextlib.contextmanager
+def waiting_for_all(settings: Settings) -> Iterator[None]:
+    """End this process, saying why, if other ranks do not come to meet it in time."""
+    watchdog = _native.Watchdog(settings.start_timeout, _missing_text(settings))
+    try:
+        yield
+    finally:
+        watchdog.cancel()
+
+
 def check_agreement(everybody: Sequence[Introduction]) -> None:
     """Raise ConfigError, naming ranks and values, unless all ranks have the same version and settings."""
     facts = [{"the version of sirtaki": i.version, **i.settings} for i in everybody]
@@ -133,8 +145,8 @@ def check_agreement(everybody: Sequence[Introduction]) -> None:
 def _missing_text(settings: Settings) -> str:
     return (
         f"sirtaki: process {os.getpid()} has waited in init() for {settings.start_timeout:g} seconds for all ranks to "
-        "call it. A rank that is missing may have ended before, may never call init(), or may still prepare: then "
-        "call init() first, or raise SIRTAKI_START_TIMEOUT.\n"
+        "call it. A rank that is missing may have ended before, may never call init(), may give another comm, or "
+        "may still prepare: then call init() first, or raise SIRTAKI_START_TIMEOUT.\n"
     )
 
 

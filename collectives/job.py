@@ -8,10 +8,11 @@ import os
 import sys
 import threading
 from types import TracebackType
+from typing import Any
 
 from sirtaki import _native, bootstrap, config, mpi
 from sirtaki.engine import Engine
-from sirtaki.errors import NotInitializedError, RankLeftError
+from sirtaki.errors import InvalidArgumentError, NotInitializedError, RankLeftError
 from sirtaki.mpi import launched_size
 from sirtaki.stall import Limits
 from sirtaki.topology import Topology
@@ -27,9 +28,11 @@ ENDED_BY_ANOTHER_EXIT_CODE = 79
 class _Job:
     """What `init` makes and `shutdown` ends."""
 
-    def __init__(self, topology: Topology, engine: Engine) -> None:
+    def __init__(self, topology: Topology, engine: Engine, group: Any, is_alone: bool) -> None:
         self.topology = topology
         self.engine = engine
+        self.group = group  # of mpi.group_of
+        self.is_alone = is_alone  # no launcher has started this process as one of several ranks
         self.pid = os.getpid()
 
 
@@ -37,41 +40,43 @@ _job: _Job | None = None
 _lock = threading.RLock()  # init and shutdown may be called from any thread
 _hooks_installed = False
 _ended_by_another = False
+_raised = False
 
 
-def init() -> None:
-    """Join the job that the launcher has started, or become a job of one rank without one.
-
-    Every rank calls it before any other function. A second call changes nothing; after `shutdown` it joins
-    anew.
-
-    Raises:
-        ConfigError: a ``SIRTAKI_*`` variable cannot be used, or differs between ranks where it must not.
-        MissingDependencyError: a launcher started this process, and mpi4py is not installed.
-        SirtakiError: the ranks cannot reach each other.
-
-    Example:
-        >>> import sirtaki
-        >>> sirtaki.init()
-        >>> sirtaki.size() >= 1
-        True
-    """
+def start(comm: Any) -> bool:
+    """Join the job of `comm`, which is as for `sirtaki.init`; return whether that is new."""
     global _job
     if _job is not None and _job.pid != os.getpid():
         raise NotInitializedError(_forked_text("init"))
     with _lock:
-        if _job is not None:
-            return
+        if _job is not None and comm is None:
+            return False
         settings = config.Settings.from_environment()
-        if launched_size() > 1 and not _is_child_of_rank():
-            topology, native = bootstrap.connect(settings)
-            os.environ[config.RANK_PID] = str(os.getpid())
-        else:
-            topology, native = bootstrap.single(settings)
+        is_alone = launched_size() <= 1 or (_job.is_alone if _job else _is_child_of_rank())
         _install_hooks()
+        if comm is None and is_alone:
+            group = None
+        else:
+            with bootstrap.waiting_for_all(settings):
+                group = mpi.group_of(comm, is_alone)
+        if _job is not None:
+            if group is _job.group:
+                return False
+            raise InvalidArgumentError(
+                "init() was called with other processes than those of the job that this process is in: "
+                "call shutdown() before"
+            )
+        if group is None:
+            mpi.forget_communicator()
+            topology, native = bootstrap.single(settings)
+        else:
+            topology, native = bootstrap.connect(settings, comm, group)
+        if launched_size() > 1 and not is_alone:
+            os.environ[config.RANK_PID] = str(os.getpid())
         limits = Limits(settings.stall_check_time_seconds, settings.stall_shutdown_time_seconds)
         engine = Engine(native, topology.size, topology.rank, limits)
-        _job = _Job(topology, engine)
+        _job = _Job(topology, engine, group, is_alone)
+        return True
 
 
 def shutdown() -> None:
@@ -170,8 +175,9 @@ def _install_hooks() -> None:
     previous = sys.excepthook
 
     def announce(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        global _ended_by_another
+        global _ended_by_another, _raised
         previous(kind, error, trace)
+        _raised = True
         if is_initialized():
             job = current("excepthook")
             sys.stderr.flush()
@@ -224,7 +230,9 @@ def _leave_at_exit() -> None:
             _exit_now(_FAILED_JOB_EXIT_CODE)
         if failed:
             return
-    mpi.finalize()
+    # A rank that failed before it joined must not wait in MPI_Finalize for those that wait for it.
+    if not _raised:
+        mpi.finalize()
 
 
 def _exit_now(code: int) -> None:
