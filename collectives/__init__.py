@@ -22,6 +22,7 @@ from sirtaki.exchanges import (
     grouped_allgather_async,
 )
 from sirtaki.handles import Handle, poll, synchronize
+from sirtaki.inspection import Straggler, metrics, start_timeline, stop_timeline, stragglers
 from sirtaki.job import (
     cross_rank,
     cross_size,
@@ -61,6 +62,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "ReduceOp",
+    "Straggler",
     "Sum",
     "__version__",
     "add_process_set",
@@ -97,6 +99,7 @@ __all__ = [
     "join_async",
     "local_rank",
     "local_size",
+    "metrics",
     "poll",
     "rank",
     "reducescatter",
@@ -104,5 +107,8 @@ __all__ = [
     "remove_process_set",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
+    "stragglers",
     "synchronize",
 ]

@@ -13,6 +13,7 @@ from sirtaki import _native, bootstrap, config, mpi
 from sirtaki.engine import Engine
 from sirtaki.errors import NotInitializedError, RankLeftError
 from sirtaki.mpi import launched_size
+from sirtaki.observability import Observation, prepare
 from sirtaki.topology import Topology
 
 _log = logging.getLogger("sirtaki")
@@ -30,6 +31,13 @@ class _Job:
         self.topology = topology
         self.engine = engine
         self.pid = os.getpid()
+        self.observation: Observation | None = None
+
+    def close(self) -> None:
+        """Stop all threads."""
+        self.engine.close()
+        if self.observation is not None:
+            self.observation.stop()
 
 
 _job: _Job | None = None
@@ -62,6 +70,7 @@ def init() -> None:
         if _job is not None:
             return
         settings = config.Settings.from_environment()
+        prepare(settings)
         if launched_size() > 1 and not _is_child_of_rank():
             topology, native = bootstrap.connect(settings)
             os.environ[config.RANK_PID] = str(os.getpid())
@@ -70,6 +79,7 @@ def init() -> None:
         _install_hooks()
         engine = Engine(native, topology.size, topology.rank, settings.stall_check_time_seconds)
         _job = _Job(topology, engine)
+        _job.observation = Observation(settings, topology, native)
 
 
 def shutdown() -> None:
@@ -87,7 +97,7 @@ def shutdown() -> None:
         _job.engine.leave()
         # A failed job stays: every call says why it failed, and the exit must know.
         if not _job.engine.native.failed:
-            _job.engine.close()
+            _job.close()
             _job = None
 
 
@@ -200,6 +210,7 @@ def _is_of_rank_that_left(error: BaseException) -> bool:
 def _abandon_in_child() -> None:
     if _job is not None:
         _native.mark_forked()
+        _native.abandon_timeline()
         _job.engine.native.abandon_after_fork()
 
 
@@ -212,7 +223,7 @@ def _leave_at_exit() -> None:
             # Waiting here sleeps, in MPI_Finalize it would not; and a rank that fails meanwhile is still heard.
             job.engine.leave_and_wait_for_all()
             failed = job.engine.native.failed
-            job.engine.close()
+            job.close()
             _job = None
         if failed and _ended_by_another:
             _exit_now(ENDED_BY_ANOTHER_EXIT_CODE)

@@ -29,10 +29,12 @@
 #include "data_plane.h"
 #include "engine_abi.h"
 #include "messages.h"
+#include "metrics.h"
 #include "mpi_exchange.h"
 #include "relay.h"
 #include "segment.h"
 #include "sequencer.h"
+#include "timeline.h"
 #include "topology.h"
 
 namespace sirtaki {
@@ -108,6 +110,7 @@ class Engine {
     std::atomic<uint64_t> bytes{0};
   };
   const Counters& counters() const { return counters_; }
+  const std::shared_ptr<Metrics>& metrics() const { return metrics_; }
 
  private:
   struct Tensor {
@@ -136,6 +139,7 @@ class Engine {
     uint32_t signature_number = 0;
     int32_t error = SIRTAKI_OK;
     std::string message;
+    TimelineTag tag;
   };
   using RequestPtr = std::unique_ptr<Request>;
   struct NameState {
@@ -199,7 +203,13 @@ class Engine {
     SetLayout layout;
     std::vector<int64_t> payloads;
     std::vector<RequestPtr> requests;
+    int64_t decided_ns = 0;  // see ExecuteHeader
   };
+  // For the metrics and the timeline; see engine_observation.cc.
+  static uint64_t bytes_of(const Request& request);
+  static void observe_submission(Request* request);
+  void observe_batch(const Batch& batch, const PhaseTimes& times, uint64_t waited_before_ns);
+  static void observe_end(Request* request);
   void execute(Batch* batch);
   bool run(const Batch& batch);
   static Scaling scaling_of(const Batch& batch);
@@ -232,6 +242,7 @@ class Engine {
   mutable std::mutex sequencer_mutex_;    // the driver's steps against decisions from Python
   std::deque<LogEntry> log_backlog_;      // rank 0: entries that found the log full
   Counters counters_;
+  std::shared_ptr<Metrics> metrics_;
 
   mutable std::mutex mutex_;  // guards what follows
   std::unordered_map<std::string, NameState> names_;

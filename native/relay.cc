@@ -12,6 +12,8 @@
 #include <system_error>
 #include <utility>
 
+#include "log.h"
+
 namespace sirtaki {
 namespace {
 
@@ -169,6 +171,7 @@ void Relay::on_peer_gone(size_t index) {
 }
 
 void Relay::report_death(int32_t rank) {
+  log_message(LogLevel::kInfo, "noticed the end of " + labels_[rank] + ", which had not left the job");
   segment_->post_failure(rank,
                          labels_[rank] +
                              " ended unexpectedly: it was killed, crashed, or exited without leaving the "
@@ -185,6 +188,7 @@ bool Relay::host_has_left(int32_t host) const {
 void Relay::note_left(int32_t rank) { left_[rank].store(true, std::memory_order_release); }
 
 void Relay::on_link_closed(Link* link) {
+  log_message(LogLevel::kDebug, "the connection to " + labels_[link->agent] + " was closed");
   {
     const std::lock_guard<std::mutex> lock(link->mutex);
     link->broken = true;
@@ -223,6 +227,7 @@ void Relay::on_link_readable(Link* link) {
 
 void Relay::on_frame(int32_t rank, Record type, std::string_view payload) {
   if (type == Record::kFailure) {
+    log_message(LogLevel::kInfo, "heard from another host that the job has failed: " + std::string(payload));
     segment_->post_failure(rank, payload);
     return;
   }
@@ -236,6 +241,7 @@ void Relay::on_frame(int32_t rank, Record type, std::string_view payload) {
     return;
   }
   log_backlog_.emplace_back(type, payload);
+  if (type == Record::kExecute) stamp_execute(&log_backlog_.back().second, now_ns());
   drain_log_backlog();
 }
 

@@ -9,8 +9,10 @@
 
 #include <cstdint>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
+#include "metrics.h"
 #include "segment.h"
 
 namespace sirtaki {
@@ -37,6 +39,12 @@ class StageBoard {
   // `spin_ns`: how long to look before sleeping in the kernel.
   StageBoard(Segment* segment, int64_t spin_ns);
 
+  // Counts how long this rank waits for whom; `ranks`: the global ranks by local rank.
+  void count_waits(Metrics* metrics, std::vector<int32_t> ranks) {
+    metrics_ = metrics;
+    ranks_ = std::move(ranks);
+  }
+
   // Waits until this rank's slot for the ticket is free, which it is once all who read it have finished its
   // last ticket; `readers` are the local ranks that will read it now. nullptr: the job has failed.
   char* claim_slot(uint64_t ticket, const std::vector<uint32_t>& readers);
@@ -59,6 +67,8 @@ class StageBoard {
   Segment* segment_;
   int64_t spin_ns_;
   std::vector<SlotUse> last_use_;
+  Metrics* metrics_ = nullptr;
+  std::vector<int32_t> ranks_;
 };
 
 }  // namespace sirtaki
