@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import sirtaki
 
-_CALLS = 100
+_CALLS = 500
 # callgrind writes what it has counted since the last time before every call of this function of libc, which nobody
 # else calls: the borders between the parts of the run.
 _BORDER = "sched_get_priority_max"

@@ -167,6 +167,7 @@ void Timeline::record(const TimelineEvent& event) {
 
 void Timeline::run() {
   std::string lines;
+  lines.reserve(size_t{1} << 16);
   for (;;) {
     const bool last = stop_.load() != 0;
     lines.clear();
@@ -205,7 +206,7 @@ size_t Timeline::drain(std::string* lines) {
     const std::string text = std::to_string(dropped - dropped_told_) + " events lost";
     dropped_told_ = dropped;
     lines->append("{\"ph\":\"i\",\"s\":\"p\",\"pid\":" + std::to_string(rank_) +
-                  ",\"tid\":0,\"ts\":" + std::to_string(now_ns() / 1000) + ",\"name\":\"" + text + "\"}\n");
+                  ",\"tid\":0,\"ts\":" + std::to_string(now_ns() / 1000) + ",\"name\":\"" + text + "\"},\n");
     log_message(LogLevel::kWarning, "timeline of rank " + std::to_string(rank_) + ": " + text +
                                         ", because they came faster than they could be written");
   }
@@ -215,13 +216,7 @@ size_t Timeline::drain(std::string* lines) {
 // The closing bracket is overwritten by the next lines, in one call: the file is whole after each.
 bool Timeline::append(const std::string& lines) {
   std::string text = written_ == 0 ? "[\n" : ",\n";
-  text.reserve(lines.size() * 9 / 8 + 8);
-  for (size_t at = 0; at < lines.size();) {
-    const size_t end = lines.find('\n', at);
-    if (at != 0) text += ",\n";
-    text.append(lines, at, end - at);
-    at = end + 1;
-  }
+  text.append(lines, 0, lines.size() - 2);  // without the last comma
   const size_t kept = text.size();
   text += "\n]\n";
   for (size_t done = 0; done < text.size();) {

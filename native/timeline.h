@@ -85,8 +85,8 @@ class Timeline {
   // Whether events are wanted; asked before anything else is done for one.
   static bool is_on() { return on_.load(std::memory_order_relaxed); }
 
-  // Writes to the empty file `fd`, which becomes its own, beginning with `header`: lines of JSON events
-  // without commas at their ends. False: it is on already.
+  // Empties the file `fd`, which becomes its own, and writes `header`: lines of JSON events, each with a
+  // comma at its end. False: a timeline is on already, or the file cannot be written.
   bool start(FileDescriptor fd, int32_t rank, std::string header, bool marks_batches);
   // Writes what is left. False: it was off.
   bool stop();

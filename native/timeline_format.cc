@@ -96,7 +96,7 @@ void Timeline::name_lane(uint32_t lane, std::string* lines) {
     const std::lock_guard<std::mutex> lock(lanes_mutex_);
     put_escaped(lines, lanes_[lane]);
   }
-  lines->append("\"}}\n");
+  lines->append("\"}},\n");
 }
 
 void Timeline::format(const TimelineEvent& e, std::string* lines) {
@@ -108,7 +108,7 @@ void Timeline::format(const TimelineEvent& e, std::string* lines) {
           .append(name_of(kCollectives, e.collective))
           .append("\"");
       put_argument(lines, "bytes", static_cast<int64_t>(e.bytes));
-      lines->append("}}\n");
+      lines->append("}},\n");
       is_open_[e.lane] = true;
       return;
     case TimelineEvent::Kind::kDone:
@@ -118,7 +118,7 @@ void Timeline::format(const TimelineEvent& e, std::string* lines) {
     case TimelineEvent::Kind::kFailed:
       if (is_open_[e.lane]) {
         put_head(lines, "E", rank_, e.lane, e.end_ns);
-        lines->append(",\"args\":{\"failed\":true}}\n");
+        lines->append(",\"args\":{\"failed\":true}},\n");
         is_open_[e.lane] = false;
       }
       release_lane(e.lane);
@@ -129,7 +129,7 @@ void Timeline::format(const TimelineEvent& e, std::string* lines) {
       put_number(lines, static_cast<int64_t>(e.batch));
       put_argument(lines, "tensors", e.num_tensors);
       put_argument(lines, "bytes", static_cast<int64_t>(e.bytes));
-      lines->append("}}\n");
+      lines->append("}},\n");
       return;
   }
 }
@@ -141,11 +141,11 @@ void Timeline::format_tensor(const TimelineEvent& e, std::string* lines) {
   const int64_t end = std::max(begin, e.end_ns);
   if (is_open_[e.lane]) {
     put_head(lines, "E", rank_, e.lane, decided);
-    lines->append("}\n");
+    lines->append("},\n");
     is_open_[e.lane] = false;
   } else {
     put_slice(lines, rank_, e.lane, e.submitted_ns, decided, "negotiate");
-    lines->append("}\n");
+    lines->append("},\n");
   }
   put_slice(lines, rank_, e.lane, decided, end, name_of(kCollectives, e.collective));
   lines->append(",\"args\":{\"backend\":\"").append(name_of(kBackends, static_cast<int64_t>(e.backend)));
@@ -160,15 +160,15 @@ void Timeline::format_tensor(const TimelineEvent& e, std::string* lines) {
   put_argument(lines, "chunks", e.num_chunks);
   lines->append(",\"wait_us\":");
   put_time(lines, e.wait_ns);
-  lines->append("}}\n");
+  lines->append("}},\n");
   put_slice(lines, rank_, e.lane, decided, begin, "queue");
-  lines->append("}\n");
+  lines->append("},\n");
   int64_t at = begin;
   for (size_t p = 0; p < kNumPhases; ++p) {
     if (e.phase_ns[p] == 0) continue;
     const int64_t until = std::min(end, at + e.phase_ns[p]);
     put_slice(lines, rank_, e.lane, at, until, kPhases[p]);
-    lines->append("}\n");
+    lines->append("},\n");
     at = until;
   }
 }

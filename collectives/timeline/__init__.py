@@ -41,7 +41,7 @@ def start(file_path: str | os.PathLike[str], rank: int, size: int, mark_batches:
     """Begin a timeline and return its file; what was there before is overwritten."""
     path = path_for_rank(file_path, rank, size)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    header = "".join(json.dumps(event) + "\n" for event in _header(rank, size))
+    header = "".join(json.dumps(event) + ",\n" for event in _header(rank, size))
     # Only once it is sure that no timeline runs, which may be writing to this very file, is it emptied.
     if not _native.start_timeline(descriptor, rank, header, mark_batches):
         raise InvalidArgumentError("a timeline is running already, or its file cannot be written; call stop_timeline()")
