@@ -9,6 +9,7 @@
 """
 
 from sirtaki import errors
+from sirtaki.counters import Straggler
 from sirtaki.exchanges import (
     allgather,
     allgather_async,
@@ -22,7 +23,7 @@ from sirtaki.exchanges import (
     grouped_allgather_async,
 )
 from sirtaki.handles import Handle, poll, synchronize
-from sirtaki.inspection import Straggler, metrics, start_timeline, stop_timeline, stragglers
+from sirtaki.inspection import metrics, start_timeline, stop_timeline, stragglers
 from sirtaki.job import (
     cross_rank,
     cross_size,
