@@ -16,15 +16,18 @@ NATIVE := $(wildcard native/*.cc native/*.h native/tensorflow/*.cc native/tensor
 NATIVE_TESTS := $(wildcard native/tests/*.cc native/tests/*.h)
 TYPECHECK := build/typecheck
 PYTEST_ARGS ?=
+ROUNDS ?= 200
+SEED ?= 3
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test sanitize lint format docs clean
+.PHONY: help demo test sanitize fault-injection lint format docs clean
 
 help:
 	@echo "make demo     install into .venv and train a small Keras model on two ranks"
 	echo "make test     install what the tests need and run them; PYTEST_ARGS='-k launcher' for some"
 	echo "make sanitize run the native code's own tests under the address, undefined behaviour and thread sanitizers"
+	echo "make fault-injection   kill and stop ranks at random moments; ROUNDS=200 SEED=3"
 	echo "make lint     check format, style, types and the native code's format"
 	echo "make format   rewrite the sources in the project's format"
 	echo "make docs     write the pages that are generated from the sources"
@@ -49,6 +52,9 @@ sanitize:
 	for mode in address thread; do
 	    $(MAKE) --no-print-directory -s -j "$$(nproc)" -f native/tests/Makefile MODE=$$mode
 	done
+
+fault-injection: $(STAMPS)/test
+	@$(BIN)/python tests/fault_injection.py --rounds $(ROUNDS) --seed $(SEED)
 
 lint: $(STAMPS)/lint $(STAMPS)/project
 	@$(BIN)/ruff check .

@@ -110,6 +110,7 @@ def connect(settings: Settings) -> tuple[Topology, _native.Engine]:
             fusion_threshold=settings.fusion_threshold,
             cache_capacity=settings.cache_capacity,
             spin_ns=int(spin_us * 1000),
+            unresponsive_ns=int(settings.unresponsive_time_seconds * 1e9),
             num_slots=_NUM_SLOTS,
             slot_bytes=_slot_bytes(topology, settings),
             labels=[f"rank {i.rank} (host {i.host_name}, pid {i.pid})" for i in everybody],
@@ -355,11 +356,13 @@ def interface_addresses(only: str | None = None) -> list[str]:
 
 def _prepare_tcp(s: socket.socket) -> None:
     s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # A host that vanishes without a word is noticed after idle + interval * count seconds.
+    # A host that vanishes without a word is noticed after idle + interval * count seconds or, with bytes on the way
+    # to it, after as many milliseconds as the last option says.
     s.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     s.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 3)
     s.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
     s.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5)
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 8000)
 
 
 def _make_segment(size: int) -> int:

@@ -46,6 +46,13 @@ def _not_negative(text: str) -> float:
     return value
 
 
+def _silence(text: str) -> float:
+    value = float(text)
+    if value != 0 and not 0.1 <= value <= 1e8:
+        raise ValueError("must be 0, or from 0.1 to 100000000")
+    return value
+
+
 def _microseconds(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 100_000:
@@ -157,6 +164,21 @@ class Settings:
         False,
         "Seconds after which rank 0 warns of tensors that some ranks have submitted and others have not, and who "
         "they are; 0 never.",
+    )
+    stall_shutdown_time_seconds: float = _setting(
+        "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS",
+        _not_negative,
+        0.0,
+        False,
+        "Seconds after which such tensors end the job, with StalledError on all ranks; 0 never. Rank 0's value counts.",
+    )
+    unresponsive_time_seconds: float = _setting(
+        "SIRTAKI_UNRESPONSIVE_TIME_SECONDS",
+        _silence,
+        60.0,
+        True,
+        "Seconds after which a rank that gives no sign of life, because it is stopped or its host hangs, ends the "
+        "job, with UnresponsiveError on all others; 0 never, for example to halt a rank in a debugger.",
     )
     timeline: str | None = _setting(
         "SIRTAKI_TIMELINE",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,19 +24,20 @@ Array = np.ndarray[Any, Any]
 class Engine:
     """Owns the native engine and the thread that drives it when no caller does."""
 
-    def __init__(self, native: _native.Engine, size: int, rank: int, stall_seconds: float) -> None:
+    def __init__(self, native: _native.Engine, size: int, rank: int, stall_limits: stall.Limits) -> None:
         self.native = native
         self._pid = os.getpid()
+        self._rank = rank
         self._thread: threading.Thread | None = None
         if size > 1:
             self._thread = threading.Thread(target=self._coordinate, name="sirtaki-coordinator", daemon=True)
             self._thread.start()
         self._stop_watching = threading.Event()
         self._watch: threading.Thread | None = None
-        if size > 1 and rank == 0 and stall_seconds > 0:
+        if size > 1 and rank == 0 and stall_limits.period is not None:
             self._watch = threading.Thread(
                 target=stall.watch,
-                args=(stall_seconds, native.incomplete, self._stop_watching),
+                args=(stall_limits, native.incomplete, self._stall, self._stop_watching),
                 name="sirtaki-stall",
                 daemon=True,
             )
@@ -79,15 +81,29 @@ class Engine:
         """Tell the job that this rank has failed; return whether it is the first to."""
         return self.native.announce_failure(text)
 
+    def is_failure_of_another(self) -> bool:
+        """Return whether the job has failed and one other rank is to blame."""
+        native = self.native
+        if not native.failed or native.failure_code == errors.STALLED_CODE:
+            return False
+        return native.failed_rank != self._rank
+
+    @property
+    def other_is_silent(self) -> bool:
+        """Whether the job has failed because another rank is unresponsive."""
+        return self.is_failure_of_another() and self.native.failure_code == errors.UNRESPONSIVE_CODE
+
     def leave(self) -> None:
         """Leave the job and return when this process may end. No-op after a failure."""
-        self.native.leave()
-        self.native.wait_until_may_end(-1)
+        with self._telling_of_failure():
+            self.native.leave()
+            self.native.wait_until_may_end(-1)
 
     def leave_and_wait_for_all(self) -> None:
         """Leave the job and return when all ranks have, or one has failed."""
-        self.native.leave()
-        self.native.wait_until_all_left()
+        with self._telling_of_failure():
+            self.native.leave()
+            self.native.wait_until_all_left()
 
     def close(self) -> None:
         """Stop all threads of the engine."""
@@ -99,6 +115,17 @@ class Engine:
         if self._thread is not None:
             self._thread.join()
         self.native.close()
+
+    def _stall(self, text: str) -> None:
+        self.native.announce_failure(text, errors.STALLED_CODE)
+
+    @contextlib.contextmanager
+    def _telling_of_failure(self) -> Iterator[None]:
+        """Log the failure that ends the wait for others: no call is left that could raise it."""
+        failed_before = self.native.failed
+        yield
+        if self.native.failed and not failed_before:
+            _log.error("the job failed while this rank waited for the others to end: %s", self.native.failure_text)
 
     def _coordinate(self) -> None:
         try:

@@ -60,6 +60,17 @@ class RankJoinedError(SirtakiError, RuntimeError):
     """A rank that is needed has called `sirtaki.join` and gives nothing any more."""
 
 
+class UnresponsiveError(RanksFailedError):
+    """A rank gave no sign of life for too long: it is stopped, or its host or network hangs.
+
+    `ranks` names it. A rank that goes on later finds that the job has failed without it.
+    """
+
+
+class StalledError(SirtakiError, RuntimeError):
+    """Tensors have waited too long for ranks that do not submit them, and a setting ends such a job."""
+
+
 class OutOfMemoryError(SirtakiError, MemoryError):
     """A result could not be allocated on this rank; the other ranks have theirs."""
 
@@ -78,9 +89,13 @@ _BY_CODE: dict[int, type[SirtakiError]] = {
     6: NotInitializedError,
     7: OutOfMemoryError,
     8: InternalError,
+    9: StalledError,
+    10: UnresponsiveError,
     11: RankJoinedError,
 }
 MISMATCH_CODE = 2
+STALLED_CODE = 9
+UNRESPONSIVE_CODE = 10
 
 
 def from_code(code: int, text: str, failed_ranks: tuple[int, ...] = ()) -> SirtakiError:
@@ -96,6 +111,6 @@ def from_code(code: int, text: str, failed_ranks: tuple[int, ...] = ()) -> Sirta
         MismatchError("'w' differs between ranks")
     """
     kind = _BY_CODE.get(code, InternalError)
-    if kind is RanksFailedError:
-        return RanksFailedError(text, failed_ranks)
+    if issubclass(kind, RanksFailedError):
+        return kind(text, failed_ranks)
     return kind(text)

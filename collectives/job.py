@@ -14,6 +14,7 @@ from sirtaki.engine import Engine
 from sirtaki.errors import NotInitializedError, RankLeftError
 from sirtaki.mpi import launched_size
 from sirtaki.observability import Observation, prepare
+from sirtaki.stall import Limits
 from sirtaki.topology import Topology
 
 _log = logging.getLogger("sirtaki")
@@ -77,7 +78,8 @@ def init() -> None:
         else:
             topology, native = bootstrap.single(settings)
         _install_hooks()
-        engine = Engine(native, topology.size, topology.rank, settings.stall_check_time_seconds)
+        limits = Limits(settings.stall_check_time_seconds, settings.stall_shutdown_time_seconds)
+        engine = Engine(native, topology.size, topology.rank, limits)
         _job = _Job(topology, engine)
         _job.observation = Observation(settings, topology, native)
 
@@ -183,8 +185,8 @@ def _install_hooks() -> None:
         if is_initialized():
             job = current("excepthook")
             sys.stderr.flush()
-            first = job.engine.announce_failure(f"rank {job.topology.rank} raised {_describe(error)}")
-            _ended_by_another = not first or _is_of_rank_that_left(error)
+            job.engine.announce_failure(f"rank {job.topology.rank} raised {_describe(error)}")
+            _ended_by_another = job.engine.is_failure_of_another() or _is_of_rank_that_left(error)
 
     sys.excepthook = announce
     os.register_at_fork(after_in_child=_abandon_in_child)
@@ -223,9 +225,11 @@ def _leave_at_exit() -> None:
             # Waiting here sleeps, in MPI_Finalize it would not; and a rank that fails meanwhile is still heard.
             job.engine.leave_and_wait_for_all()
             failed = job.engine.native.failed
+            other_is_silent = job.engine.other_is_silent
             job.close()
             _job = None
-        if failed and _ended_by_another:
+        # A silent rank does not end by itself: the launcher must hear of it, whatever code the program gives.
+        if other_is_silent or (failed and _ended_by_another):
             _exit_now(ENDED_BY_ANOTHER_EXIT_CODE)
         if failed and mpi.is_finalized_by_mpi4py():
             _exit_now(_FAILED_JOB_EXIT_CODE)

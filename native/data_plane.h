@@ -19,9 +19,10 @@ namespace sirtaki {
 
 struct DataPlane {
   // `mpi_table` may be null in a job on one host.
-  DataPlane(Segment* segment, int64_t spin_ns, const MpiTable* mpi_table)
-      : stages(segment, spin_ns),
-        mpi(mpi_table == nullptr ? nullptr : std::make_unique<MpiExchange>(*mpi_table, segment, spin_ns)),
+  DataPlane(Segment* segment, int64_t spin_ns, const LongWait* long_wait, const MpiTable* mpi_table)
+      : stages(segment, spin_ns, long_wait),
+        mpi(mpi_table == nullptr ? nullptr
+                                 : std::make_unique<MpiExchange>(*mpi_table, segment, spin_ns, long_wait)),
         allreduce(segment->shape().slot_bytes, &stages, mpi.get()),
         reduce_scatter(segment->shape().slot_bytes, &stages, mpi.get()),
         blocks(segment->shape().slot_bytes, &stages, mpi.get()),

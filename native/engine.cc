@@ -16,7 +16,8 @@ Engine::Engine(EngineOptions options) : topology_(std::move(options.topology)), 
 
   segment_ = std::make_unique<Segment>(options.segment.get(), options.shape,
                                        static_cast<uint32_t>(topology_.local_rank()));
-  data_ = std::make_unique<DataPlane>(segment_.get(), spin_ns_, options.has_mpi ? &options.mpi : nullptr);
+  data_ = std::make_unique<DataPlane>(segment_.get(), spin_ns_, &long_wait_,
+                                      options.has_mpi ? &options.mpi : nullptr);
   data_->stages.count_waits(metrics_.get(), world_.hosts[world_.my_host]);
   if (data_->mpi) data_->mpi->count_waits(metrics_.get());
   if (topology_.rank == 0) {
@@ -24,7 +25,8 @@ Engine::Engine(EngineOptions options) : topology_(std::move(options.topology)), 
         std::make_unique<Sequencer>(topology_.size(), options.fusion_threshold, options.cache_capacity);
   }
   relay_ = std::make_unique<Relay>(topology_, segment_.get(), std::move(options.links),
-                                   std::move(options.doorbell), std::move(options.labels));
+                                   std::move(options.doorbell), std::move(options.labels),
+                                   options.unresponsive_ns);
 }
 
 Engine::~Engine() {
@@ -47,7 +49,9 @@ void Engine::complete(std::vector<RequestPtr>* requests) {
       if (request->name.empty()) continue;
       // It may be gone with its process set.
       const auto it = names_.find(scoped_name(request->process_set, request->name));
-      if (it != names_.end()) it->second.in_flight = false;
+      if (it == names_.end()) continue;
+      it->second.in_flight = false;
+      if (it->second.number == 0 && !it->second.asked) names_.erase(it);  // forgotten meanwhile
     }
   }
   for (RequestPtr& request : *requests) finish(std::move(request));
@@ -81,9 +85,9 @@ void Engine::report_broken(const std::string& what) {
                    ". This is a defect of Sirtaki; please report it.");
 }
 
-bool Engine::announce_failure(const std::string& text) {
+bool Engine::announce_failure(const std::string& text, int32_t code) {
   if (!segment_) return false;
-  const bool first = segment_->post_failure(topology_.rank, text);
+  const bool first = segment_->post_failure(topology_.rank, code, text);
   relay_->knock();
   return first;
 }

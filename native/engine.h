@@ -28,6 +28,7 @@
 
 #include "data_plane.h"
 #include "engine_abi.h"
+#include "long_wait.h"
 #include "messages.h"
 #include "metrics.h"
 #include "mpi_exchange.h"
@@ -42,8 +43,9 @@ namespace sirtaki {
 struct EngineOptions {
   Topology topology;
   int64_t fusion_threshold = 0;
-  size_t cache_capacity = 0;  // see Sequencer::evict
+  size_t cache_capacity = 0;  // see Sequencer::retire
   int64_t spin_ns = 0;
+  int64_t unresponsive_ns = 0;  // how long a rank may give no sign of life; 0: for ever
   // The rest is used in jobs of several ranks only.
   SegmentShape shape{};
   FileDescriptor segment;
@@ -68,13 +70,18 @@ class Engine {
   explicit Engine(EngineOptions options);
   ~Engine();
 
+  int32_t rank() const { return topology_.rank; }
+
   void submit(const sirtaki_request& request);
   // Submits and waits, as one: when the role is free the caller takes it first, so no other thread wakes up.
-  Outcome submit_and_wait(const sirtaki_request& request, const std::function<bool()>& condition);
+  // `long_wait`, if given, runs some times a second while the caller waits for peers in the midst of a batch.
+  Outcome submit_and_wait(const sirtaki_request& request, const std::function<bool()>& condition,
+                          const LongWaitAction* long_wait = nullptr);
 
-  // Waits until `condition` holds; it is asked by the waiting thread and must be cheap. timeout_ns < 0: for
-  // ever.
-  Outcome wait(const std::function<bool()>& condition, int64_t timeout_ns);
+  // Waits until `condition` holds; it is asked by the waiting thread and must be cheap. With a deadline
+  // (monotonic time; negative: none) the caller does not drive, for it could not leave a batch half done.
+  Outcome wait(const std::function<bool()>& condition, int64_t deadline_ns,
+               const LongWaitAction* long_wait = nullptr);
   // Body of the coordinator thread; returns kRare or kStopped.
   Outcome run_coordinator();
   void request_stop();
@@ -96,9 +103,11 @@ class Engine {
   bool all_left() const;
   bool failed() const { return segment_ && segment_->failed(); }
   int32_t failed_rank() const { return segment_->failed_rank(); }
+  int32_t failure_code() const { return segment_->failure_code(); }
   std::string failure_text() const { return segment_->failure_text(); }
-  // Tells the whole job that this rank has failed. Returns whether it was the first failure.
-  bool announce_failure(const std::string& text);
+  // Tells the whole job that this rank has failed, or has found it to (`code`: sirtaki_error). Returns
+  // whether it was the first failure.
+  bool announce_failure(const std::string& text, int32_t code = SIRTAKI_RANKS_FAILED);
   // Sends out what is queued and ends the relay thread. The engine is unusable afterwards.
   void close();
   // In a forked child: lets go of the parent's descriptors without a word to anybody.
@@ -136,19 +145,20 @@ class Engine {
     void (*set_result)(void*, int64_t);
     void (*done)(void*, int32_t, const char*);
     Key key = 0;
-    uint32_t signature_number = 0;
     int32_t error = SIRTAKI_OK;
     std::string message;
     TimelineTag tag;
   };
   using RequestPtr = std::unique_ptr<Request>;
   struct NameState {
-    uint32_t number = 0;  // 0: not assigned yet
+    uint32_t number = 0;  // 0: not assigned, or forgotten
+    bool asked = false;   // for the number
     bool in_flight = false;
     Request* waiting = nullptr;  // for the number
   };
   struct SignatureState {
     uint32_t number = 0;
+    bool asked = false;
     std::vector<Request*> waiting;
   };
 
@@ -169,6 +179,7 @@ class Engine {
   void file(RequestPtr request, std::vector<RequestPtr>* refused);
   void send_submit_or_wait(RequestPtr request);
   void send_submit(RequestPtr request);
+  void send_join_when_due();
   void run_alone(RequestPtr request);
   void send_up(Record type, std::string_view payload);
   bool flush_backlog();
@@ -184,7 +195,7 @@ class Engine {
     RoleHolder& operator=(const RoleHolder&) = delete;
     Engine* engine;
   };
-  Outcome drive(const std::function<bool()>& condition, int64_t deadline_ns);
+  Outcome drive(const std::function<bool()>& condition, const LongWaitAction* long_wait);
   bool step();
   bool sequence();
   bool write_log();
@@ -235,6 +246,7 @@ class Engine {
   Topology topology_;
   int64_t spin_ns_;
   SetLayout world_;
+  LongWait long_wait_;
   std::unique_ptr<Segment> segment_;  // null in a job of one rank
   std::unique_ptr<Relay> relay_;
   std::unique_ptr<DataPlane> data_;
@@ -254,7 +266,8 @@ class Engine {
   std::unordered_map<uint32_t, ProcessSet> sets_;  // changed by the driver only, which may read it unlocked
   uint32_t next_set_alone_ = 1;                    // in a job of one rank
   RequestPtr joining_;                             // this rank's join
-  int32_t closed_error_ = SIRTAKI_OK;              // new requests end with this
+  bool join_sent_ = false;
+  int32_t closed_error_ = SIRTAKI_OK;  // new requests end with this
   std::string closed_text_;
 
   std::atomic<uint32_t> role_{0};

@@ -72,6 +72,8 @@ typedef enum sirtaki_error {
   SIRTAKI_NOT_INITIALIZED = 6,   // no engine: init() was not called, or shutdown() was
   SIRTAKI_OUT_OF_MEMORY = 7,     // an output could not be allocated
   SIRTAKI_INTERNAL = 8,          // a broken invariant of the engine: a defect to report
+  SIRTAKI_STALLED = 9,           // tensors have waited too long for ranks that do not submit them
+  SIRTAKI_UNRESPONSIVE = 10,     // a rank that lives gives no sign of life: stopped, or its host hangs
   SIRTAKI_RANK_JOINED = 11,      // a rank that is needed has called join and gives nothing any more
 } sirtaki_error;
 

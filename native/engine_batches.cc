@@ -60,6 +60,13 @@ void Engine::on_execute(const std::string& payload) {
 }
 
 void Engine::execute(Batch* batch) {
+  counters_.batches.fetch_add(1, std::memory_order_relaxed);
+  for (const RequestPtr& request : batch->requests) {
+    counters_.tensors.fetch_add(request->tensors.size(), std::memory_order_relaxed);
+    uint64_t bytes = 0;
+    for (const Tensor& tensor : request->tensors) bytes += tensor.bytes;
+    counters_.bytes.fetch_add(bytes, std::memory_order_relaxed);
+  }
   bool moved = true;
   const bool traced = Timeline::is_on();
   const uint64_t waited_before_ns = traced ? metrics_->total_data_wait_ns() : 0;
@@ -75,19 +82,12 @@ void Engine::execute(Batch* batch) {
     moved = false;
   }
   if (!moved) fail(&batch->requests);
-  counters_.batches.fetch_add(1, std::memory_order_relaxed);
-  for (const RequestPtr& request : batch->requests) {
-    counters_.tensors.fetch_add(request->tensors.size(), std::memory_order_relaxed);
-    uint64_t bytes = 0;
-    for (const Tensor& tensor : request->tensors) bytes += tensor.bytes;
-    counters_.bytes.fetch_add(bytes, std::memory_order_relaxed);
-  }
   complete(&batch->requests);
 }
 
 void Engine::fail(std::vector<RequestPtr>* requests) {
   for (RequestPtr& request : *requests) {
-    request->error = segment_ ? SIRTAKI_RANKS_FAILED : SIRTAKI_INTERNAL;
+    request->error = segment_ ? segment_->failure_code() : SIRTAKI_INTERNAL;
     request->message =
         segment_ ? segment_->failure_text() : "the engine failed while it executed the request";
   }

@@ -72,6 +72,7 @@ Outcome Engine::run_coordinator() {
       continue;
     }
     coordinator_parked_.store(false);
+    long_wait_.set_action(nullptr);
     while (step()) {
       if (has_rare()) break;
     }
@@ -92,39 +93,42 @@ void Engine::request_stop() {
   wake_coordinator();
 }
 
-Outcome Engine::submit_and_wait(const sirtaki_request& request, const std::function<bool()>& condition) {
+Outcome Engine::submit_and_wait(const sirtaki_request& request, const std::function<bool()>& condition,
+                                const LongWaitAction* long_wait) {
   if (!segment_ || !take_role()) {
     submit(request);
-    return wait(condition, -1);
+    return wait(condition, -1, long_wait);
   }
   const RoleHolder holder(this);
   submit(request);
-  return drive(condition, -1);
+  return drive(condition, long_wait);
 }
 
-Outcome Engine::wait(const std::function<bool()>& condition, int64_t timeout_ns) {
+Outcome Engine::wait(const std::function<bool()>& condition, int64_t deadline_ns,
+                     const LongWaitAction* long_wait) {
   if (!segment_) return condition() ? Outcome::kDone : Outcome::kTimedOut;
-  const int64_t deadline = timeout_ns < 0 ? -1 : now_ns() + timeout_ns;
+  const bool may_drive = deadline_ns < 0;
   for (;;) {
     if (condition()) return Outcome::kDone;
-    if (take_role()) {
+    if (may_drive && take_role()) {
       const RoleHolder holder(this);
-      return drive(condition, deadline);
+      return drive(condition, long_wait);
     }
     num_waiters_.fetch_add(1);
     const uint32_t seen = waiters_word_.load();
     Wake wake = Wake::kWoken;
-    if (!condition() && role_.load() != 0) {
-      wake = futex_wait(&waiters_word_, seen, sleep_limit(deadline), Scope::kProcess);
+    if (!condition() && (!may_drive || role_.load() != 0)) {
+      wake = futex_wait(&waiters_word_, seen, sleep_limit(deadline_ns), Scope::kProcess);
     }
     num_waiters_.fetch_sub(1);
     if (condition()) return Outcome::kDone;
-    if (deadline >= 0 && now_ns() >= deadline) return Outcome::kTimedOut;
+    if (deadline_ns >= 0 && now_ns() >= deadline_ns) return Outcome::kTimedOut;
     if (wake != Wake::kWoken) return Outcome::kInterrupted;
   }
 }
 
-Outcome Engine::drive(const std::function<bool()>& condition, int64_t deadline_ns) {
+Outcome Engine::drive(const std::function<bool()>& condition, const LongWaitAction* long_wait) {
+  long_wait_.set_action(long_wait);
   RankBlock& own = segment_->own_block();
   int64_t spin_end = 0;
   for (;;) {
@@ -147,12 +151,11 @@ Outcome Engine::drive(const std::function<bool()>& condition, int64_t deadline_n
     std::atomic_thread_fence(std::memory_order_seq_cst);
     Wake wake = Wake::kWoken;
     if (!has_work() && !condition()) {
-      wake = futex_wait(&own.caller_word, seen, sleep_limit(deadline_ns), Scope::kShared);
+      wake = futex_wait(&own.caller_word, seen, kSignalCheckNs, Scope::kShared);
     }
     own.bell_state.store(static_cast<uint32_t>(BellState::kAwake));
     spin_end = 0;
     if (condition()) return Outcome::kDone;
-    if (deadline_ns >= 0 && now_ns() >= deadline_ns) return Outcome::kTimedOut;
     if (wake != Wake::kWoken) return Outcome::kInterrupted;
   }
 }
@@ -178,7 +181,7 @@ bool Engine::step() {
   try {
     if (segment_->failed()) {
       if (failure_handled_.exchange(true)) return false;
-      fail_all(SIRTAKI_RANKS_FAILED, segment_->failure_text());
+      fail_all(segment_->failure_code(), segment_->failure_text());
       relay_->knock();
       return true;
     }
@@ -273,6 +276,12 @@ void Engine::read_entry(Record type, const std::string& payload) {
       on_forget_signature(number, reader.rest());
       return;
     }
+    case Record::kForgetMark: {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      send_up(Record::kForgotten, {});
+      knock_sequencer();
+      return;
+    }
     case Record::kJoined:
       on_joined(reader.value<int32_t>());
       return;
@@ -297,10 +306,12 @@ void Engine::on_assign(bool is_name, uint32_t number, std::string_view bytes) {
     if (is_name) {
       NameState& name = names_[std::string(bytes)];
       name.number = number;
+      name.asked = false;
       if (name.waiting != nullptr) waiting.push_back(std::exchange(name.waiting, nullptr));
     } else {
       SignatureState& signature = signatures_[std::string(bytes)];
       signature.number = number;
+      signature.asked = false;
       waiting.swap(signature.waiting);
     }
     for (Request* request : waiting) {
@@ -311,60 +322,31 @@ void Engine::on_assign(bool is_name, uint32_t number, std::string_view bytes) {
       unassigned_.erase(it);
       send_submit_or_wait(std::move(owner));
     }
+    send_join_when_due();
   }
   knock_sequencer();
 }
 
-// The sequencer has forgotten the name. A request of this rank's that is still in flight under the number was
-// too late for the sequencer, which drops it: it starts again. See Sequencer::evict.
+// What is in flight under a forgotten number stays so; see Sequencer::retire.
 void Engine::on_forget_name(uint32_t number, std::string_view bytes) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto name = names_.find(std::string(bytes));
-    if (name == names_.end() || name->second.number != number) return;
-    if (!name->second.in_flight) {
-      names_.erase(name);
-      return;
-    }
-    name->second.number = 0;
-    send_up(Record::kInternName, bytes);
-    const auto late = in_flight_.find(number);
-    if (late != in_flight_.end()) {
-      RequestPtr request = std::move(late->second);
-      in_flight_.erase(late);
-      request->key = 0;
-      send_submit_or_wait(std::move(request));
-    }
-    // Or it still waits for the number of its signature.
-    for (auto& [pointer, request] : unassigned_) {
-      if (request->key == number) request->key = 0;
-    }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto name = names_.find(std::string(bytes));
+  if (name == names_.end() || name->second.number != number) return;
+  if (!name->second.in_flight) {
+    names_.erase(name);
+    return;
   }
-  knock_sequencer();
+  name->second.number = 0;
+  // A request that has the number, and still waits for that of its signature, must ask again.
+  for (auto& [pointer, request] : unassigned_) {
+    if (request->key == number) request->key = 0;
+  }
 }
 
 void Engine::on_forget_signature(uint32_t number, std::string_view bytes) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto signature = signatures_.find(std::string(bytes));
-    if (signature == signatures_.end() || signature->second.number != number) return;
-    std::vector<Key> late;
-    for (const auto& [key, request] : in_flight_) {
-      if (request->signature_number == number) late.push_back(key);
-    }
-    if (late.empty()) {
-      signatures_.erase(signature);
-      return;
-    }
-    signature->second.number = 0;
-    send_up(Record::kInternSignature, bytes);
-    for (Key key : late) {
-      RequestPtr request = std::move(in_flight_.at(key));
-      in_flight_.erase(key);
-      send_submit_or_wait(std::move(request));
-    }
-  }
-  knock_sequencer();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto signature = signatures_.find(std::string(bytes));
+  if (signature != signatures_.end() && signature->second.number == number) signatures_.erase(signature);
 }
 
 void Engine::on_joined(int32_t last_rank) {
@@ -373,6 +355,7 @@ void Engine::on_joined(int32_t last_rank) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!joining_) return;
     requests.push_back(std::move(joining_));
+    join_sent_ = false;
     // Nothing is in flight, and ranks that joined early have made fewer unnamed calls: all count anew.
     for (auto& [number, set] : sets_) set.unnamed_calls = 0;
   }
@@ -382,7 +365,10 @@ void Engine::on_joined(int32_t last_rank) {
 
 Engine::RequestPtr Engine::take_in_flight(Key key) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (key == kJoinKey) return std::move(joining_);
+  if (key == kJoinKey) {
+    join_sent_ = false;
+    return std::move(joining_);
+  }
   const auto it = in_flight_.find(key);
   if (it == in_flight_.end()) return nullptr;
   RequestPtr request = std::move(it->second);

@@ -184,15 +184,14 @@ void Engine::run_alone(RequestPtr request) {
 void Engine::file(RequestPtr request, std::vector<RequestPtr>* refused) {
   if (request->kind == SIRTAKI_JOIN) {
     joining_ = std::move(request);
-    send_up(Record::kJoin, {});
+    send_join_when_due();
     return;
   }
   if (request->name.empty()) {
     request->key = unnamed_key(request->process_set, sets_[request->process_set].unnamed_calls++);
   } else {
-    const std::string scoped = scoped_name(request->process_set, request->name);
-    auto [it, is_new] = names_.try_emplace(scoped);
-    if (it->second.in_flight) {
+    NameState& name = names_[scoped_name(request->process_set, request->name)];
+    if (name.in_flight) {
       request->error = SIRTAKI_DUPLICATE_NAME;
       request->message =
           "'" + request->name +
@@ -202,11 +201,7 @@ void Engine::file(RequestPtr request, std::vector<RequestPtr>* refused) {
       refused->push_back(std::move(request));
       return;
     }
-    it->second.in_flight = true;
-    if (is_new) send_up(Record::kInternName, scoped);
-  }
-  if (signatures_.try_emplace(request->signature).second) {
-    send_up(Record::kInternSignature, request->signature);
+    name.in_flight = true;
   }
   observe_submission(request.get());
   const size_t num_unassigned = unassigned_.size();
@@ -216,17 +211,23 @@ void Engine::file(RequestPtr request, std::vector<RequestPtr>* refused) {
 
 void Engine::send_submit_or_wait(RequestPtr owner) {
   Request& request = *owner;
+  SignatureState& signature = signatures_[request.signature];
+  if (signature.number == 0 && !signature.asked) {
+    signature.asked = true;
+    send_up(Record::kInternSignature, request.signature);
+  }
   if (request.key == 0) {
-    NameState& name = names_[scoped_name(request.process_set, request.name)];
+    const std::string scoped = scoped_name(request.process_set, request.name);
+    NameState& name = names_[scoped];
     request.key = name.number;
-    if (request.key == 0) {
+    if (name.number == 0) {
+      if (!name.asked) send_up(Record::kInternName, scoped);
+      name.asked = true;
       name.waiting = &request;
       unassigned_[&request] = std::move(owner);
       return;
     }
   }
-  SignatureState& signature = signatures_[request.signature];
-  request.signature_number = signature.number;
   if (signature.number == 0) {
     signature.waiting.push_back(&request);
     unassigned_[&request] = std::move(owner);
@@ -244,10 +245,19 @@ void Engine::send_submit(RequestPtr owner) {
   if (request.kind == SIRTAKI_ALLTOALL) payloads = request.values;
   std::string record;
   Writer writer(&record);
-  writer.value(SubmitRecord{request.key, request.signature_number, static_cast<uint32_t>(payloads.size())});
+  const uint32_t signature = signatures_[request.signature].number;
+  writer.value(SubmitRecord{request.key, signature, static_cast<uint32_t>(payloads.size())});
   for (int64_t value : payloads) writer.value(value);
   in_flight_[request.key] = std::move(owner);
   send_up(Record::kSubmit, record);
+}
+
+// A rank's join tells the sequencer that no submission of its will come: those that wait for a number go
+// first.
+void Engine::send_join_when_due() {
+  if (!joining_ || join_sent_ || !unassigned_.empty()) return;
+  join_sent_ = true;
+  send_up(Record::kJoin, {});
 }
 
 void Engine::send_up(Record type, std::string_view payload) {

@@ -24,6 +24,7 @@ class InternTable {
     std::string bytes;
     Facts facts;
     uint64_t last_use = 0;
+    bool retired = false;  // the ranks have been told to forget the number
   };
 
   bool contains(std::string_view bytes) const { return numbers_.count(std::string(bytes)) != 0; }
@@ -37,6 +38,12 @@ class InternTable {
     entries_.emplace(number, Entry{std::string(bytes), std::move(facts), now});
     numbers_.emplace(bytes, number);
     return number;
+  }
+
+  // 0: unknown.
+  uint32_t number_of(std::string_view bytes) const {
+    const auto it = numbers_.find(std::string(bytes));
+    return it == numbers_.end() ? 0 : it->second;
   }
 
   // nullptr: it has been dropped.

@@ -23,6 +23,7 @@ enum class Record : uint32_t {
   kInternSignature = 3,  // bytes of a signature: asks for a number
   kLeave = 4,            // empty: this rank shuts down
   kJoin = 5,             // empty: this rank has no more to give until all have joined
+  kForgotten = 6,        // empty: this rank has read kForgetMark
   // Down: the log.
   kAssignName = 16,       // u32 number, bytes
   kAssignSignature = 17,  // u32 number, bytes
@@ -30,10 +31,12 @@ enum class Record : uint32_t {
   kError = 19,    // ErrorHeader, text
   kLeft = 20,     // i32 rank
   kJoined = 21,   // i32 rank: all have joined, this one last
-  kForgetName = 22,       // u32 number, bytes; see Sequencer::evict
+  kForgetName = 22,       // u32 number, bytes; see Sequencer::retire
   kForgetSignature = 23,  // u32 number, bytes
+  kForgetMark = 24,       // empty: asks for kForgotten
   // Between hosts, in both directions.
-  kFailure = 32,  // u32 rank, text
+  kFailure = 32,    // i32 sirtaki_error, text; the frame's rank is the one to blame
+  kHeartbeat = 33,  // empty: the sender lives
 };
 
 // Which tensor a submission is about: a named one by the number of its name, an unnamed one by its place

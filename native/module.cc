@@ -17,6 +17,7 @@
 #include "dtypes.h"
 #include "engine.h"
 #include "engine_abi.h"
+#include "interruption.h"
 #include "module_control_plane.h"
 #include "module_observability.h"
 #include "watchdog.h"
@@ -201,16 +202,19 @@ std::unique_ptr<Handle> make_call(const CallSpec& spec, std::vector<py::array> i
   return handle;
 }
 
-// Runs `wait` without the GIL until it says something else than kInterrupted; Python's signal handlers run in
-// between and may raise.
-template <typename Wait>
-Outcome wait_with_signals(const Wait& wait) {
+// Waits without the GIL until the condition holds or the time is over (negative: never); Python's signal
+// handlers run in between and may raise.
+template <typename Condition>
+Outcome wait_with_signals(Engine* engine, const Condition& condition, int64_t timeout_ns) {
+  const int64_t deadline_ns = timeout_ns < 0 ? -1 : now_ns() + timeout_ns;
+  const Interruption interruption(engine);
   for (;;) {
     Outcome outcome;
     {
       const py::gil_scoped_release release;
-      outcome = wait();
+      outcome = engine->wait(condition, deadline_ns, interruption.action());
     }
+    interruption.rethrow();
     if (outcome != Outcome::kInterrupted) return outcome;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
   }
@@ -232,8 +236,8 @@ std::vector<RelayLinks::Host> make_hosts(const std::vector<std::pair<int32_t, in
 
 std::shared_ptr<Engine> make_engine(int32_t rank, std::vector<int32_t> host_of,
                                     std::vector<int32_t> local_rank_of, int64_t fusion_threshold,
-                                    size_t cache_capacity, int64_t spin_ns, uint32_t num_slots,
-                                    uint64_t slot_bytes, int segment_fd, int doorbell_fd,
+                                    size_t cache_capacity, int64_t spin_ns, int64_t unresponsive_ns,
+                                    uint32_t num_slots, uint64_t slot_bytes, int segment_fd, int doorbell_fd,
                                     const std::vector<std::tuple<int32_t, int, int>>& peers,
                                     const std::vector<std::pair<int32_t, int>>& hosts,
                                     std::vector<std::string> labels, const std::vector<uintptr_t>& mpi) {
@@ -242,6 +246,7 @@ std::shared_ptr<Engine> make_engine(int32_t rank, std::vector<int32_t> host_of,
   options.fusion_threshold = fusion_threshold;
   options.cache_capacity = cache_capacity;
   options.spin_ns = spin_ns;
+  options.unresponsive_ns = unresponsive_ns;
   const int32_t my_host = options.topology.host();
   uint32_t local_size = 0;
   for (int32_t host : options.topology.host_of) local_size += host == my_host ? 1 : 0;
@@ -283,8 +288,8 @@ PYBIND11_MODULE(_native, m) {
   py::class_<Engine, std::shared_ptr<Engine>>(m, "Engine")
       .def(py::init(&make_engine), py::kw_only(), py::arg("rank"), py::arg("host_of"),
            py::arg("local_rank_of"), py::arg("fusion_threshold"), py::arg("cache_capacity"),
-           py::arg("spin_ns"), py::arg("num_slots") = 0, py::arg("slot_bytes") = 0,
-           py::arg("segment_fd") = -1, py::arg("doorbell_fd") = -1,
+           py::arg("spin_ns"), py::arg("unresponsive_ns") = 0, py::arg("num_slots") = 0,
+           py::arg("slot_bytes") = 0, py::arg("segment_fd") = -1, py::arg("doorbell_fd") = -1,
            py::arg("peers") = std::vector<std::tuple<int32_t, int, int>>{},
            py::arg("hosts") = std::vector<std::pair<int32_t, int>>{},
            py::arg("labels") = std::vector<std::string>{}, py::arg("mpi") = std::vector<uintptr_t>{})
@@ -297,18 +302,21 @@ PYBIND11_MODULE(_native, m) {
             const CallSpec spec{kind,     reduce_op, dtype,           root_rank,        process_set,
                                 prescale, postscale, std::move(name), std::move(values)};
             Outcome outcome = Outcome::kDone;
+            const Interruption interruption(engine.get());
             auto handle = make_call(spec, std::move(inputs), std::move(outputs),
                                     [&](const sirtaki_request& request, const auto& is_done) {
                                       if (wait) {
-                                        outcome = engine->submit_and_wait(request, is_done);
+                                        outcome =
+                                            engine->submit_and_wait(request, is_done, interruption.action());
                                       } else {
                                         engine->submit(request);
                                       }
                                     });
+            interruption.rethrow();
             if (outcome == Outcome::kInterrupted) {
               if (PyErr_CheckSignals() != 0) throw py::error_already_set();
               const auto call = handle->call();
-              wait_with_signals([&] { return engine->wait([&] { return call->done.load(); }, -1); });
+              wait_with_signals(engine.get(), [&] { return call->done.load(); }, -1);
             }
             return handle;
           },
@@ -318,19 +326,17 @@ PYBIND11_MODULE(_native, m) {
       .def("wait",
            [](const std::shared_ptr<Engine>& engine, const Handle& handle, int64_t timeout_ns) {
              const auto call = handle.call();
-             return wait_with_signals([&] {
-                      return engine->wait([&] { return call->done.load(); }, timeout_ns);
-                    }) == Outcome::kDone;
+             return wait_with_signals(
+                        engine.get(), [&] { return call->done.load(); }, timeout_ns) == Outcome::kDone;
            })
       .def("wait_until_may_end",
            [](const std::shared_ptr<Engine>& engine, int64_t timeout_ns) {
-             return wait_with_signals([&] {
-                      return engine->wait([&] { return engine->may_end(); }, timeout_ns);
-                    }) == Outcome::kDone;
+             return wait_with_signals(
+                        engine.get(), [&] { return engine->may_end(); }, timeout_ns) == Outcome::kDone;
            })
       .def("wait_until_all_left",
            [](const std::shared_ptr<Engine>& engine) {
-             wait_with_signals([&] { return engine->wait([&] { return engine->all_left(); }, -1); });
+             wait_with_signals(engine.get(), [&] { return engine->all_left(); }, -1);
            })
       .def("run_coordinator",
            [](const std::shared_ptr<Engine>& engine) {
@@ -350,9 +356,11 @@ PYBIND11_MODULE(_native, m) {
       .def("describe", &Engine::describe)
       .def("incomplete", [](const Engine& engine) { return incomplete_as_list(engine.incomplete()); })
       .def("leave", &Engine::leave)
-      .def("announce_failure", &Engine::announce_failure)
+      .def("announce_failure", &Engine::announce_failure, py::arg("text"),
+           py::arg("code") = static_cast<int32_t>(SIRTAKI_RANKS_FAILED))
       .def_property_readonly("failed", &Engine::failed)
       .def_property_readonly("failed_rank", &Engine::failed_rank)
+      .def_property_readonly("failure_code", &Engine::failure_code)
       .def_property_readonly("failure_text", &Engine::failure_text)
       .def("close", &Engine::close, py::call_guard<py::gil_scoped_release>())
       .def("abandon_after_fork", &Engine::abandon_after_fork)

@@ -59,6 +59,8 @@ py::tuple log_entry_as_tuple(const LogEntry& entry) {
       return py::make_tuple("left", reader.value<int32_t>());
     case Record::kJoined:
       return py::make_tuple("joined", reader.value<int32_t>());
+    case Record::kForgetMark:
+      return py::make_tuple("forget_mark");
     case Record::kForgetName:
     case Record::kForgetSignature: {
       const auto number = reader.value<uint32_t>();
@@ -123,6 +125,7 @@ void bind_control_plane(py::module_* module) {
             s.handle(rank, Record::kSubmit, record);
           },
           py::arg("rank"), py::arg("key"), py::arg("signature"), py::arg("payloads") = std::vector<int64_t>{})
+      .def("forgotten", [](Sequencer& s, int32_t rank) { s.handle(rank, Record::kForgotten, {}); })
       .def("join", [](Sequencer& s, int32_t rank) { s.handle(rank, Record::kJoin, {}); })
       .def("refuse",
            [](Sequencer& s, Key key, int32_t code, const std::string& text) { s.refuse(key, code, text); })

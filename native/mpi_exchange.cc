@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 
+#include "engine_abi.h"
 #include "platform.h"
 
 namespace sirtaki {
@@ -16,6 +17,8 @@ constexpr int kYields = 16;
 constexpr int64_t kFirstSleepNs = 5 * 1000;
 // Long enough to leave the core to others, short against the transfer of a chunk between hosts.
 constexpr int64_t kLongestSleepNs = 200 * 1000;
+// Sleeps without progress after which a wait is long, and so again: about 200 ms.
+constexpr int kSleepsPerLongWait = 750;
 
 constexpr int kWaitsForRelay = 200;
 constexpr int64_t kWaitForRelayNs = 10 * 1000 * 1000;
@@ -32,9 +35,10 @@ void MpiExchange::check(int code, const char* what, int32_t rank) {
   // Mostly MPI has met a rank that died, of which the relay hears too and knows more: let it speak first.
   for (int i = 0; i < kWaitsForRelay && !segment_->failed(); ++i) sleep_ns(kWaitForRelayNs);
   if (segment_->failed()) return;
-  segment_->post_failure(rank, std::string(what) + " rank " + std::to_string(rank) +
-                                   " failed inside MPI with error code " + std::to_string(code) +
-                                   ". The connection between the hosts or the rank itself may be gone.");
+  segment_->post_failure(rank, SIRTAKI_RANKS_FAILED,
+                         std::string(what) + " rank " + std::to_string(rank) +
+                             " failed inside MPI with error code " + std::to_string(code) +
+                             ". The connection between the hosts or the rank itself may be gone.");
 }
 
 void MpiExchange::send(int32_t rank, const void* buffer, size_t bytes) {
@@ -59,6 +63,7 @@ bool MpiExchange::finish() {
   const WaitClock clock(metrics_, requests_.front().rank);
   int64_t spin_end = 0;
   int yields = 0;
+  int sleeps = 0;
   int64_t nap = kFirstSleepNs;
   while (!requests_.empty()) {
     if (segment_->failed()) {
@@ -76,6 +81,7 @@ bool MpiExchange::finish() {
     if (requests_.size() < before) {
       spin_end = 0;
       yields = 0;
+      sleeps = 0;
       nap = kFirstSleepNs;
       continue;
     }
@@ -88,6 +94,7 @@ bool MpiExchange::finish() {
     } else {
       sleep_ns(nap);
       nap = std::min(nap * 2, kLongestSleepNs);
+      if (++sleeps % kSleepsPerLongWait == 0) long_wait_->happens();
     }
   }
   return !segment_->failed();

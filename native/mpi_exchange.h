@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <deque>
 
+#include "long_wait.h"
 #include "metrics.h"
 #include "segment.h"
 
@@ -31,8 +32,8 @@ struct MpiTable {
 
 class MpiExchange {
  public:
-  MpiExchange(const MpiTable& table, Segment* segment, int64_t spin_ns)
-      : table_(table), segment_(segment), spin_ns_(spin_ns) {}
+  MpiExchange(const MpiTable& table, Segment* segment, int64_t spin_ns, const LongWait* long_wait)
+      : table_(table), segment_(segment), spin_ns_(spin_ns), long_wait_(long_wait) {}
 
   // Post a message of at most 2^31 - 1 bytes; between two ranks messages match in the order of posting.
   void send(int32_t rank, const void* buffer, size_t bytes);
@@ -53,6 +54,7 @@ class MpiExchange {
   MpiTable table_;
   Segment* segment_;
   int64_t spin_ns_;
+  const LongWait* long_wait_;
   std::deque<Request> requests_;
   Metrics* metrics_ = nullptr;
 };

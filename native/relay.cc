@@ -6,12 +6,15 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <system_error>
 #include <utility>
 
+#include "engine_abi.h"
 #include "log.h"
 
 namespace sirtaki {
@@ -38,7 +41,7 @@ constexpr int64_t kFlushLimitNs = int64_t{2} * 1000 * 1000 * 1000;
 }  // namespace
 
 Relay::Relay(const Topology& topology, Segment* segment, RelayLinks links, FileDescriptor doorbell,
-             std::vector<std::string> labels)
+             std::vector<std::string> labels, int64_t unresponsive_ns)
     : topology_(topology),
       segment_(segment),
       peers_(std::move(links.peers)),
@@ -46,7 +49,8 @@ Relay::Relay(const Topology& topology, Segment* segment, RelayLinks links, FileD
       stop_event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       labels_(std::move(labels)),
-      left_(static_cast<size_t>(topology.size())) {
+      left_(static_cast<size_t>(topology.size())),
+      heartbeat_(unresponsive_ns) {
   if (!stop_event_.valid() || !epoll_.valid()) {
     throw std::system_error(errno, std::generic_category(), "cannot start the relay thread");
   }
@@ -68,6 +72,9 @@ Relay::Relay(const Topology& topology, Segment* segment, RelayLinks links, FileD
   }
   for (size_t i = 0; i < links_.size(); ++i)
     watch(links_[i]->socket.get(), kLinkTag | i, EPOLLIN | EPOLLRDHUP);
+
+  // The first sign of life here and not in the thread, which may not run before this process is stopped.
+  beat();
 
   // Signals are the application's: its handlers must not run on this thread.
   sigset_t all;
@@ -119,6 +126,7 @@ void Relay::loop() {
   auto& sleeps = segment_->header().relay_sleeps;
   int64_t stop_by = 0;
   for (;;) {
+    beat();
     if (is_agent()) {
       forward_up_rings();
       drain_log_backlog();
@@ -136,7 +144,7 @@ void Relay::loop() {
         continue;
       }
     }
-    const int n = epoll_wait(epoll_.get(), events.data(), events.size(), stop_by != 0 ? 10 : -1);
+    const int n = epoll_wait(epoll_.get(), events.data(), events.size(), stop_by != 0 ? 10 : idle_ms());
     if (is_agent()) sleeps.store(0, std::memory_order_relaxed);
     for (int i = 0; i < n; ++i) {
       const uint64_t tag = events[i].data.u64;
@@ -163,19 +171,69 @@ void Relay::on_peer_gone(size_t index) {
   if (!peer.socket.valid()) return;
   peer.socket.close();
   peer.pidfd.close();
-  // The agent's peers may go once they have left; the agent goes last, so its peers must have left
-  // themselves.
+  if (!may_go(peer)) report_death(peer.rank);
+}
+
+// The agent's peers may go once they have left; the agent goes last, so its peers must have left themselves.
+bool Relay::may_go(const RelayLinks::Peer& peer) const {
   const int32_t must_have_left = is_agent() ? peer.rank : topology_.rank;
   const auto local = static_cast<uint32_t>(topology_.local_rank_of[must_have_left]);
-  if (segment_->block(local).left.load(std::memory_order_acquire) == 0) report_death(peer.rank);
+  return segment_->block(local).left.load(std::memory_order_acquire) != 0;
+}
+
+// Rank 0 goes when all have left, another agent when all of its host have.
+bool Relay::may_go(const Link& link) const {
+  return host_has_left(topology_.rank == 0 ? topology_.host_of[link.agent] : topology_.host());
 }
 
 void Relay::report_death(int32_t rank) {
   log_message(LogLevel::kInfo, "noticed the end of " + labels_[rank] + ", which had not left the job");
-  segment_->post_failure(rank,
+  segment_->post_failure(rank, SIRTAKI_RANKS_FAILED,
                          labels_[rank] +
                              " ended unexpectedly: it was killed, crashed, or exited without leaving the "
                              "job. The job cannot go on; look for that rank's own last messages.");
+}
+
+void Relay::report_silence(int32_t rank) {
+  std::array<char, 32> limit;
+  std::snprintf(limit.data(), limit.size(), "%g", static_cast<double>(heartbeat_.limit_ns()) * 1e-9);
+  // The limit and not the time that was measured: several ranks may report this, and the texts are to be
+  // equal.
+  segment_->post_failure(rank, SIRTAKI_UNRESPONSIVE,
+                         labels_[rank] + " has been unresponsive for more than " + limit.data() +
+                             " seconds: it is stopped (SIGSTOP, Ctrl-Z, a debugger), or its host or the "
+                             "network to it hangs. The "
+                             "job cannot go on. If it is meant to be stopped for so long, raise "
+                             "SIRTAKI_UNRESPONSIVE_TIME_SECONDS; 0 means for ever.");
+}
+
+int Relay::idle_ms() const {
+  const int64_t idle_ns = heartbeat_.idle_ns(now_ns());
+  constexpr int64_t kNsPerMs = 1000 * 1000;
+  constexpr int64_t kMostMs = 24 * 60 * 60 * 1000;
+  return idle_ns < 0 ? -1 : static_cast<int>(std::min((idle_ns + kNsPerMs - 1) / kNsPerMs, kMostMs));
+}
+
+void Relay::beat() {
+  if (!heartbeat_.is_due(now_ns())) return;
+  segment_->own_block().heartbeat.fetch_add(1, std::memory_order_relaxed);
+  for (auto& link : links_) {
+    // To a peer that does not read nothing is added.
+    if (everything_sent(link.get())) send(link.get(), topology_.rank, Record::kHeartbeat, {});
+  }
+  if (segment_->failed()) {
+    // Whoever has posted the failure may have been stopped before it woke all.
+    segment_->wake_all();
+    return;
+  }
+  for (RelayLinks::Peer& peer : peers_) {
+    const auto local = static_cast<uint32_t>(topology_.local_rank_of[peer.rank]);
+    const uint64_t count = segment_->block(local).heartbeat.load(std::memory_order_relaxed);
+    if (heartbeat_.is_silent(&peer.pulse, count) && !may_go(peer)) report_silence(peer.rank);
+  }
+  for (auto& link : links_) {
+    if (heartbeat_.is_silent(&link->pulse, link->times_heard) && !may_go(*link)) report_silence(link->agent);
+  }
 }
 
 bool Relay::host_has_left(int32_t host) const {
@@ -187,7 +245,7 @@ bool Relay::host_has_left(int32_t host) const {
 
 void Relay::note_left(int32_t rank) { left_[rank].store(true, std::memory_order_release); }
 
-void Relay::on_link_closed(Link* link) {
+void Relay::on_link_closed(Link* link, int error) {
   log_message(LogLevel::kDebug, "the connection to " + labels_[link->agent] + " was closed");
   {
     const std::lock_guard<std::mutex> lock(link->mutex);
@@ -195,21 +253,32 @@ void Relay::on_link_closed(Link* link) {
     link->unsent.clear();
   }
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link->socket.get(), nullptr);
-  const int32_t host = topology_.rank == 0 ? topology_.host_of[link->agent] : topology_.host();
-  if (!host_has_left(host)) report_death(link->agent);
+  if (may_go(*link)) return;
+  if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH) {
+    segment_->post_failure(link->agent, SIRTAKI_RANKS_FAILED,
+                           labels_[link->agent] +
+                               " cannot be reached any more: its host has gone down without a word, or the "
+                               "network to it has (" +
+                               std::generic_category().message(error) + "). The job cannot go on.");
+    return;
+  }
+  report_death(link->agent);
 }
 
 void Relay::on_link_readable(Link* link) {
   std::array<char, 65536> buffer;
   bool closed = false;
+  int error = 0;
   for (;;) {
     const ssize_t n = recv(link->socket.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (n > 0) {
       link->received.append(buffer.data(), static_cast<size_t>(n));
+      ++link->times_heard;
       continue;
     }
     if (n < 0 && errno == EINTR) continue;
-    closed = n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+    error = n < 0 ? errno : 0;
+    closed = n == 0 || (error != EAGAIN && error != EWOULDBLOCK);
     break;
   }
   size_t at = 0;
@@ -222,13 +291,17 @@ void Relay::on_link_readable(Link* link) {
     at += sizeof frame + frame.payload_bytes;
   }
   link->received.erase(0, at);
-  if (closed) on_link_closed(link);
+  if (closed) on_link_closed(link, error);
 }
 
 void Relay::on_frame(int32_t rank, Record type, std::string_view payload) {
+  if (type == Record::kHeartbeat) return;  // that bytes came is what counts
   if (type == Record::kFailure) {
-    log_message(LogLevel::kInfo, "heard from another host that the job has failed: " + std::string(payload));
-    segment_->post_failure(rank, payload);
+    Reader reader(payload);
+    const auto code = reader.value<int32_t>();
+    log_message(LogLevel::kInfo, "heard from another host that the job has failed: " +
+                                     std::string(payload.substr(sizeof code)));
+    segment_->post_failure(rank, code, reader.rest());
     return;
   }
   if (topology_.rank == 0) {
@@ -279,8 +352,9 @@ void Relay::forward_up_rings() {
 void Relay::forward_failure() {
   if (failure_forwarded_ || !segment_->failed()) return;
   failure_forwarded_ = true;
-  const std::string text = segment_->failure_text();
-  for (auto& link : links_) send(link.get(), segment_->failed_rank(), Record::kFailure, text);
+  std::string payload;
+  Writer(&payload).value(segment_->failure_code()).bytes(segment_->failure_text());
+  for (auto& link : links_) send(link.get(), segment_->failed_rank(), Record::kFailure, payload);
 }
 
 bool Relay::take_inbox(InboxRecord* record) {
@@ -329,11 +403,14 @@ void Relay::flush(Link* link) {
 
 bool Relay::everything_sent() {
   if (!log_backlog_.empty() && !segment_->failed()) return false;
-  for (auto& link : links_) {
-    const std::lock_guard<std::mutex> lock(link->mutex);
-    if (!link->unsent.empty()) return false;
-  }
+  if (!std::all_of(links_.begin(), links_.end(), [](auto& link) { return everything_sent(link.get()); }))
+    return false;
   return failure_forwarded_ || !segment_->failed();
+}
+
+bool Relay::everything_sent(Link* link) {
+  const std::lock_guard<std::mutex> lock(link->mutex);
+  return link->unsent.empty();
 }
 
 }  // namespace sirtaki

@@ -16,23 +16,15 @@ uint64_t block_bytes(const SegmentShape& s) {
   return whole_pages(sizeof(RankBlock)) + whole_pages(s.up_ring_bytes) + s.num_slots * s.slot_bytes;
 }
 
-void write_failure(FailureBoard* board, int32_t rank, std::string_view text) {
-  board->rank = rank;
-  size_t bytes = std::min(text.size(), board->text.size());
+void write_report(FailureReport* report, int32_t rank, int32_t code, std::string_view text) {
+  report->rank = rank;
+  report->code = code;
+  size_t bytes = std::min(text.size(), report->text.size());
   // Not in the middle of a UTF-8 character.
   while (bytes < text.size() && bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80)
     --bytes;
-  board->text_bytes = static_cast<uint32_t>(bytes);
-  std::memcpy(board->text.data(), text.data(), board->text_bytes);
-  board->state.store(FailureBoard::kPosted, std::memory_order_seq_cst);
-}
-
-bool wait_until_posted(FailureBoard* board) {
-  for (int i = 0; i < 1000; ++i) {
-    if (board->state.load(std::memory_order_acquire) == FailureBoard::kPosted) return true;
-    futex_wait(&board->state, FailureBoard::kWriting, 1000000, Scope::kShared);
-  }
-  return false;
+  report->text_bytes = static_cast<uint32_t>(bytes);
+  std::memcpy(report->text.data(), text.data(), bytes);
 }
 
 }  // namespace
@@ -143,34 +135,49 @@ void Segment::ring_all() {
   for (uint32_t r = 0; r < shape_.local_size; ++r) ring(r);
 }
 
-bool Segment::post_failure(int32_t rank, std::string_view text) {
-  FailureBoard& board = header().failure;
-  uint32_t none = FailureBoard::kNone;
-  const bool first = board.state.compare_exchange_strong(none, FailureBoard::kWriting);
-  if (first) {
-    write_failure(&board, rank, text);
-  } else if (!wait_until_posted(&board)) {
-    // The one who was writing died between two instructions: say at least what this process knows.
-    write_failure(&board, rank, text);
+bool Segment::post_failure(int32_t rank, int32_t code, std::string_view text) {
+  bool first = false;
+  {
+    const std::lock_guard<std::mutex> lock(report_mutex_);
+    if (!failed()) {
+      write_report(&own_block().failure, rank, code, text);
+      uint32_t nobody = 0;
+      first = header().failed_by.compare_exchange_strong(nobody, local_rank_ + 1);
+    }
   }
-  ring_all();
+  // Also if another was first: it may have been killed before it woke anybody.
+  wake_all();
+  return first;
+}
+
+void Segment::wake_all() {
   for (uint32_t r = 0; r < shape_.local_size; ++r) {
+    // Not ring(): a rank that was killed between silencing a bell and waking the sleeper has left it silent.
+    for (auto* word : {&block(r).coordinator_word, &block(r).caller_word}) {
+      word->fetch_add(1, std::memory_order_seq_cst);
+      futex_wake_all(word, Scope::kShared);
+    }
     for (auto& stage : block(r).stages) {
       futex_wake_all(reinterpret_cast<std::atomic<uint32_t>*>(&stage), Scope::kShared);
     }
   }
-  return first;
 }
 
-bool Segment::failed() const {
-  return header().failure.state.load(std::memory_order_acquire) == FailureBoard::kPosted;
+bool Segment::failed() const { return header().failed_by.load(std::memory_order_acquire) != 0; }
+
+const FailureReport& Segment::failure() const {
+  static const FailureReport none{};
+  const uint32_t by = header().failed_by.load(std::memory_order_acquire);
+  return by == 0 ? none : block(by - 1).failure;
 }
 
-int32_t Segment::failed_rank() const { return header().failure.rank; }
+int32_t Segment::failed_rank() const { return failure().rank; }
+
+int32_t Segment::failure_code() const { return failure().code; }
 
 std::string Segment::failure_text() const {
-  const FailureBoard& board = header().failure;
-  return {board.text.data(), board.text_bytes};
+  const FailureReport& report = failure();
+  return {report.text.data(), report.text_bytes};
 }
 
 }  // namespace sirtaki

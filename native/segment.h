@@ -3,9 +3,8 @@
 // One segment serves all ranks of a host. Its *agent*, the host's lowest rank, makes it. It holds
 //   * the failure board: whether the job has failed, and why;
 //   * the log ring: written by the agent (on host 0 the agent is the sequencer's rank), read by all;
-//   * for each local rank a block: its doorbell, its progress in the data plane, its ring of records going up
-//   to
-//     the agent, and its slots, the buffers through which data passes.
+//   * for each local rank a block: its doorbell, its heartbeat, its progress in the data plane, its ring of
+//     records going up to the agent, and its slots, the buffers through which data passes.
 // Nothing in it is a pointer or a lock: a rank may be killed at any instruction and the others still see a
 // consistent segment.
 #ifndef SIRTAKI_SEGMENT_H_
@@ -14,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -45,6 +45,14 @@ enum class BellState : uint32_t {
 enum class Stage : uint32_t { kPacked = 0, kReduced = 1, kDone = 2 };
 constexpr size_t kNumStages = 3;
 
+// A failure as one rank reports it.
+struct FailureReport {
+  int32_t rank;  // who is to blame
+  int32_t code;  // sirtaki_error
+  uint32_t text_bytes;
+  std::array<char, 4000> text;
+};
+
 struct RankBlock {
   alignas(kCacheLine) std::atomic<uint32_t> bell_state;
   std::atomic<uint32_t> coordinator_word;
@@ -55,21 +63,20 @@ struct RankBlock {
   alignas(kCacheLine) std::array<std::atomic<uint64_t>, kNumStages> stages;
   std::atomic<uint32_t> stage_sleepers;
 
+  alignas(kCacheLine) std::atomic<uint64_t> heartbeat;  // counted up by the rank's relay thread, see relay.h
+
   alignas(kCacheLine) std::atomic<uint64_t> log_read;  // this rank has read the log up to here
   alignas(kCacheLine) std::atomic<uint64_t> up_written;
   alignas(kCacheLine) std::atomic<uint64_t> up_read;
-};
 
-struct FailureBoard {
-  enum State : uint32_t { kNone = 0, kWriting = 1, kPosted = 2 };
-  alignas(kCacheLine) std::atomic<uint32_t> state;
-  int32_t rank;
-  uint32_t text_bytes;
-  std::array<char, 4000> text;
+  alignas(kCacheLine) FailureReport failure;  // never changed once the board points to it
 };
 
 struct SegmentHeader {
-  FailureBoard failure;
+  // The failure board: 0, or 1 + the local rank whose report was first. Each rank writes its own report
+  // before it tries to be first, so whoever is killed or stopped, at whatever instruction, leaves the board
+  // readable.
+  alignas(kCacheLine) std::atomic<uint32_t> failed_by;
   alignas(kCacheLine) std::atomic<uint64_t> log_written;
   alignas(kCacheLine) std::atomic<uint32_t> log_blocked;   // the writer waits for room in the log
   alignas(kCacheLine) std::atomic<uint32_t> relay_sleeps;  // hosts other than 0: the relay needs its eventfd
@@ -103,18 +110,23 @@ class Segment {
   void ring(uint32_t local_rank);
   void ring_all();
 
-  // Posts the first failure of the job and wakes all sleepers of this host; later ones change nothing.
-  // Returns whether this was the first.
-  bool post_failure(int32_t rank, std::string_view text);
+  // Posts the first failure of the job and wakes all sleepers of this host; later ones change nothing, but
+  // wake as well. Returns whether this was the first. `code`: sirtaki_error.
+  bool post_failure(int32_t rank, int32_t code, std::string_view text);
+  // Wakes all sleepers of this host, for whom a failure is news.
+  void wake_all();
   bool failed() const;
   // The failure that was posted.
   int32_t failed_rank() const;
+  int32_t failure_code() const;
   std::string failure_text() const;
 
  private:
   RingBytes up_ring(uint32_t local_rank) const;
   RingBytes log_ring() const;
+  const FailureReport& failure() const;
 
+  std::mutex report_mutex_;  // this rank's threads may meet failures at the same time
   SegmentShape shape_;
   uint32_t local_rank_;
   SharedMapping mapping_;

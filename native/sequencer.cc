@@ -39,8 +39,10 @@ void Sequencer::handle(int32_t rank, Record type, std::string_view payload) {
     case Record::kInternName:
     case Record::kInternSignature: {
       const bool is_name = type == Record::kInternName;
-      // Known already: its ASSIGN entry is in the log, where the asking rank will meet it.
-      if (is_name ? names_.contains(payload) : signatures_.contains(payload)) return;
+      if (is_name ? is_known(&names_, Record::kAssignName, payload)
+                  : is_known(&signatures_, Record::kAssignSignature, payload)) {
+        return;
+      }
       RareEvent event;
       event.kind = is_name ? RareEvent::Kind::kNewName : RareEvent::Kind::kNewSignature;
       event.rank = rank;
@@ -53,6 +55,9 @@ void Sequencer::handle(int32_t rank, Record type, std::string_view payload) {
       return;
     case Record::kJoin:
       join(rank);
+      return;
+    case Record::kForgotten:
+      forgotten_by(rank);
       return;
     default:
       throw std::runtime_error("a rank sent a record that only the sequencer may send");
@@ -69,7 +74,7 @@ void Sequencer::assign_name(std::string_view scoped_name) {
   LogEntry entry{Record::kAssignName, {}};
   Writer(&entry.payload).value(number).bytes(scoped_name);
   log_.push_back(std::move(entry));
-  evict();
+  retire();
 }
 
 void Sequencer::assign_signature(std::string_view bytes) {
@@ -80,7 +85,7 @@ void Sequencer::assign_signature(std::string_view bytes) {
   LogEntry entry{Record::kAssignSignature, {}};
   Writer(&entry.payload).value(number).bytes(bytes);
   log_.push_back(std::move(entry));
-  evict();
+  retire();
 }
 
 void Sequencer::post_error(Key key, int32_t rank, int32_t code, std::string_view text) {
@@ -92,6 +97,7 @@ void Sequencer::post_error(Key key, int32_t rank, int32_t code, std::string_view
 void Sequencer::refuse(Key key, int32_t code, std::string_view text) {
   post_error(key, kEveryRank, code, text);
   --num_undecided_;
+  end_join_when_due();
 }
 
 const std::vector<int32_t>* Sequencer::members(uint32_t process_set) const {
@@ -114,18 +120,16 @@ std::string Sequencer::describe(Key key) const {
 void Sequencer::submit(int32_t rank, std::string_view bytes) {
   Reader reader(bytes);
   const auto record = reader.value<SubmitRecord>();
+  if (left_[rank]) return;  // sent before the rank read its own LEFT entry, which has ended the request there
   auto* signature = signatures_.find(record.signature);
   auto* name = is_unnamed(record.key) ? nullptr : names_.find(static_cast<uint32_t>(record.key));
   const bool name_dropped = !is_unnamed(record.key) && name == nullptr;
   if (name_dropped && !names_.was_given(static_cast<uint32_t>(record.key))) {
     throw std::runtime_error("a record names an unknown tensor");
   }
-  if (signature == nullptr && !signatures_.was_given(record.signature)) {
-    throw std::runtime_error("a record has an unknown signature");
-  }
-  // Dropped: the rank asks again, and submits again, when it reads so (see evict).
-  if (name_dropped || signature == nullptr) return;
-  if (left_[rank]) return;  // sent before the rank read its own LEFT entry, which has ended the request there
+  if (signature == nullptr) throw std::runtime_error("a record has an unknown signature");
+  // A name is dropped with its process set, and the rank ends the request when it reads so.
+  if (name_dropped) return;
   const uint32_t process_set = name != nullptr ? name->facts.process_set : unnamed_set(record.key);
   const std::vector<int32_t>* set = members(process_set);
   if (set == nullptr) return;  // likewise, of the removal of the set
@@ -239,12 +243,18 @@ void Sequencer::join(int32_t rank) {
       ++it;
     }
   }
-  if (num_joined_ < size_) return;
+  last_joined_ = rank;
+  end_join_when_due();
+}
+
+// All have joined, and all that was in flight has ended in the log.
+void Sequencer::end_join_when_due() {
+  if (num_joined_ < size_ || num_undecided_ > 0) return;
   plan();
   joined_.assign(joined_.size(), false);
   num_joined_ = 0;
   LogEntry entry{Record::kJoined, {}};
-  Writer(&entry.payload).value(rank);
+  Writer(&entry.payload).value(last_joined_);
   log_.push_back(std::move(entry));
 }
 
@@ -255,6 +265,7 @@ void Sequencer::leave(int32_t rank) {
   plan();
   left_[rank] = true;
   ++num_left_;
+  forgotten_by(rank);
   // Those who wait in join would wait for ever.
   for (int32_t r = 0; r < size_; ++r) {
     if (!joined_[r]) continue;
@@ -365,35 +376,78 @@ std::vector<int64_t> Sequencer::change_sets(const Signature& signature) {
   return {number};
 }
 
-// Drops the names and signatures unused for longest, a quarter at a time, and says so in the log. Ranks
-// forget them when they read it. A rank may still have sent a SUBMIT with a dropped number: it is ignored
-// when it arrives, and the rank, which finds the request in flight when it reads the entry, asks for a number
-// and submits again. Each submission counts exactly once, because one that arrived in time has kept its name
-// and signature from being dropped, or was ended in the log before.
-void Sequencer::evict() {
+template <typename Facts>
+bool Sequencer::is_known(InternTable<Facts>* table, Record assign, std::string_view bytes) {
+  const uint32_t number = table->number_of(bytes);
+  if (number == 0) return false;
+  auto* entry = table->find(number);
+  // Unless it is retired, its ASSIGN entry is in the log, where the asking rank will meet it.
+  if (!entry->retired) return true;
+  entry->retired = false;
+  entry->last_use = sequence_;
+  LogEntry out{assign, {}};
+  Writer(&out.payload).value(number).bytes(bytes);
+  log_.push_back(std::move(out));
+  return true;
+}
+
+// Forgets the names and signatures unused for longest, in rounds: the log tells the ranks to forget a number,
+// each confirms that, and then it is dropped here. In between the number still counts: a rank may have
+// submitted under it before it read the entry, and whoever asks for the same bytes again gets the same number
+// again. So the ranks never speak of one tensor by two numbers, and no submission is lost.
+void Sequencer::retire() {
   const bool too_many = names_.size() > capacity_ || signatures_.size() > capacity_;
-  if (!too_many || num_undecided_ > 0) return;
-  plan();
+  if (!too_many || num_to_forget_ > 0) return;
+  const auto pick = [this](auto* table, std::vector<uint32_t>* retired, Record record) {
+    if (table->size() <= capacity_) return;
+    for (uint32_t number : table->oldest(table->size() - capacity_ + (capacity_ + 3) / 4)) {
+      auto* entry = table->find(number);
+      // The newest stay: somebody waits for the number that was just given.
+      if (entry->last_use == sequence_) continue;
+      entry->retired = true;
+      retired->push_back(number);
+      LogEntry out{record, {}};
+      Writer(&out.payload).value(number).bytes(entry->bytes);
+      log_.push_back(std::move(out));
+    }
+  };
+  pick(&names_, &retired_names_, Record::kForgetName);
+  pick(&signatures_, &retired_signatures_, Record::kForgetSignature);
+  if (retired_names_.empty() && retired_signatures_.empty()) return;
+  log_.push_back({Record::kForgetMark, {}});
+  has_forgotten_ = left_;
+  num_to_forget_ = size_ - num_left_;
+}
+
+void Sequencer::forgotten_by(int32_t rank) {
+  if (num_to_forget_ == 0 || has_forgotten_[rank]) return;
+  has_forgotten_[rank] = true;
+  if (--num_to_forget_ == 0) drop_retired();
+}
+
+void Sequencer::drop_retired() {
   std::set<uint32_t> names_in_use;
   std::set<uint32_t> signatures_in_use;
   for (const auto& [key, pending] : pending_) {
     if (!is_unnamed(key)) names_in_use.insert(static_cast<uint32_t>(key));
     signatures_in_use.insert(pending.signatures.begin(), pending.signatures.end());
   }
-  const auto drop_oldest = [this](auto* table, const std::set<uint32_t>& in_use, Record record) {
-    if (table->size() <= capacity_) return;
-    for (uint32_t number : table->oldest(table->size() - capacity_ + (capacity_ + 3) / 4)) {
+  for (const Ready& ready : ready_) {
+    if (!is_unnamed(ready.key)) names_in_use.insert(static_cast<uint32_t>(ready.key));
+    signatures_in_use.insert(ready.signature);
+  }
+  const auto drop = [this](auto* table, std::vector<uint32_t>* retired, const std::set<uint32_t>& in_use) {
+    for (uint32_t number : *retired) {
       const auto* entry = table->find(number);
-      // The newest stay: somebody waits for the number that was just given.
-      if (in_use.count(number) != 0 || entry->last_use == sequence_) continue;
-      LogEntry out{record, {}};
-      Writer(&out.payload).value(number).bytes(entry->bytes);
-      log_.push_back(std::move(out));
-      table->drop(number);
+      // Names of disagreements are still to be told.
+      const bool stays =
+          entry == nullptr || !entry->retired || in_use.count(number) != 0 || num_undecided_ > 0;
+      if (!stays) table->drop(number);
     }
+    retired->clear();
   };
-  drop_oldest(&names_, names_in_use, Record::kForgetName);
-  drop_oldest(&signatures_, signatures_in_use, Record::kForgetSignature);
+  drop(&names_, &retired_names_, names_in_use);
+  drop(&signatures_, &retired_signatures_, signatures_in_use);
 }
 
 std::vector<Incomplete> Sequencer::incomplete() const {

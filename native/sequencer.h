@@ -10,7 +10,7 @@
 //     that have joined and have not submitted it are left out, where the operation allows that.
 //   * If the signatures differ, it is executed on none; one Disagreement event holds what each rank sent.
 //   * A tensor that needs a rank that has left ends with an error on each rank that submitted it.
-//   * At most about `capacity` names and as many signatures are remembered: see evict().
+//   * At most about `capacity` names and as many signatures are remembered: see retire().
 #ifndef SIRTAKI_SEQUENCER_H_
 #define SIRTAKI_SEQUENCER_H_
 
@@ -113,6 +113,7 @@ class Sequencer {
 
   void submit(int32_t rank, std::string_view payload);
   void join(int32_t rank);
+  void end_join_when_due();
   void leave(int32_t rank);
   // Whether all members have submitted or joined.
   bool is_complete(const Pending& pending, const std::vector<int32_t>& ranks) const;
@@ -125,7 +126,12 @@ class Sequencer {
   void execute(const std::vector<size_t>& batch);
   // What the request does to the sets; returns the numbers that the entry tells the ranks.
   std::vector<int64_t> change_sets(const Signature& signature);
-  void evict();
+  // Whether the asking rank will meet, or has just been given, the number of these bytes.
+  template <typename Facts>
+  bool is_known(InternTable<Facts>* table, Record assign, std::string_view bytes);
+  void retire();
+  void forgotten_by(int32_t rank);
+  void drop_retired();
 
   int32_t size_;
   int64_t fusion_threshold_;
@@ -136,12 +142,17 @@ class Sequencer {
   int32_t num_left_ = 0;
   std::vector<bool> joined_;
   int32_t num_joined_ = 0;
+  int32_t last_joined_ = 0;
   uint64_t sequence_ = 0;
   uint64_t serial_ = 0;
   int32_t num_undecided_ = 0;  // disagreements that refuse() has not ended yet
 
   InternTable<NameFacts> names_;
   InternTable<SignatureFacts> signatures_;
+  std::vector<uint32_t> retired_names_;  // of the round that is on
+  std::vector<uint32_t> retired_signatures_;
+  std::vector<bool> has_forgotten_;
+  int32_t num_to_forget_ = 0;  // ranks that have not confirmed the round yet; 0: none is on
   PendingMap pending_;
   std::vector<Ready> ready_;
   Lateness lateness_{size_};

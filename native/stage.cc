@@ -5,8 +5,9 @@
 namespace sirtaki {
 namespace {
 
-// A sleeper is woken by the publisher; the limit only bounds what a wake-up lost to a dying process can cost.
-constexpr int64_t kLongestSleepNs = 250 * 1000 * 1000;
+// A sleeper is woken by the publisher; the limit bounds what a wake-up lost to a dying process can cost, and
+// how late a long wait is noticed.
+constexpr int64_t kLongestSleepNs = 200 * 1000 * 1000;
 // Reading the clock costs as much as a few looks at the word.
 constexpr int kLooksPerClockRead = 64;
 
@@ -18,8 +19,8 @@ std::atomic<uint32_t>* futex_word(std::atomic<uint64_t>* stage) {
 
 }  // namespace
 
-StageBoard::StageBoard(Segment* segment, int64_t spin_ns)
-    : segment_(segment), spin_ns_(spin_ns), last_use_(segment->shape().num_slots) {}
+StageBoard::StageBoard(Segment* segment, int64_t spin_ns, const LongWait* long_wait)
+    : segment_(segment), spin_ns_(spin_ns), long_wait_(long_wait), last_use_(segment->shape().num_slots) {}
 
 uint32_t StageBoard::slot_index(uint64_t ticket) const {
   const uint64_t sequence = ticket >> kChunkBits;
@@ -70,7 +71,10 @@ bool StageBoard::wait(uint32_t local_rank, Stage stage, uint64_t ticket) {
   while (!reached && !segment_->failed()) {
     const uint64_t seen = word.load(std::memory_order_seq_cst);
     reached = seen >= ticket;
-    if (!reached) futex_wait(futex_word(&word), static_cast<uint32_t>(seen), kLongestSleepNs, Scope::kShared);
+    if (reached) break;
+    const Wake wake =
+        futex_wait(futex_word(&word), static_cast<uint32_t>(seen), kLongestSleepNs, Scope::kShared);
+    if (wake != Wake::kWoken) long_wait_->happens();
   }
   block.stage_sleepers.fetch_sub(1, std::memory_order_relaxed);
   return reached;

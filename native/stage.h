@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "long_wait.h"
 #include "metrics.h"
 #include "segment.h"
 
@@ -37,7 +38,7 @@ class Tickets {
 class StageBoard {
  public:
   // `spin_ns`: how long to look before sleeping in the kernel.
-  StageBoard(Segment* segment, int64_t spin_ns);
+  StageBoard(Segment* segment, int64_t spin_ns, const LongWait* long_wait);
 
   // Counts how long this rank waits for whom; `ranks`: the global ranks by local rank.
   void count_waits(Metrics* metrics, std::vector<int32_t> ranks) {
@@ -66,6 +67,7 @@ class StageBoard {
   };
   Segment* segment_;
   int64_t spin_ns_;
+  const LongWait* long_wait_;
   std::vector<SlotUse> last_use_;
   Metrics* metrics_ = nullptr;
   std::vector<int32_t> ranks_;

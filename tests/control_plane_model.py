@@ -18,6 +18,8 @@ AVERAGE, SUM = 0, 1
 EXECUTED = "executed"
 MISMATCH = "mismatch"
 LEFT = "left"
+JOINED = "joined"  # it needs a rank that has joined
+ROOT = 0  # of every broadcast
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +34,7 @@ class What:
     @functools.cached_property
     def encoded(self) -> bytes:
         shapes = [] if self.kind == BARRIER else [list(self.shape)]
-        return _native.encode_signature(self.kind, self.reduce_op, self.dtype, 0, 1.0, 1.0, shapes)
+        return _native.encode_signature(self.kind, self.reduce_op, self.dtype, ROOT, 1.0, 1.0, shapes)
 
     @property
     def num_bytes(self) -> int:
@@ -72,6 +74,7 @@ class Model:
     def __init__(self, members: Callable[[int], list[int]]) -> None:
         self._members = members
         self._gone: set[int] = set()
+        self._joined: set[int] = set()
         self._waiting: dict[Use, dict[int, Request]] = {}
         self.expected: dict[tuple[int, Use], str] = {}
         self.rows: dict[Use, list[int]] = {}
@@ -86,13 +89,30 @@ class Model:
         parts = self._waiting.setdefault(request.use, {})
         assert rank not in parts
         parts[rank] = request
-        if len(parts) < len(members):
+        self._end_if_complete(request.use)
+
+    def joined(self, rank: int) -> None:
+        self._joined.add(rank)
+        for use in list(self._waiting):
+            self._end_if_complete(use)
+
+    def _end_if_complete(self, use: Use) -> None:
+        members = self._members(use.process_set)
+        parts = self._waiting[use]
+        absent = set(members) - set(parts)
+        if absent - self._joined:
             return
-        del self._waiting[request.use]
-        agreed = len({part.what.encoded for part in parts.values()}) == 1
-        self.expected.update(((member, request.use), EXECUTED if agreed else MISMATCH) for member in members)
-        if agreed and request.what.kind == ALLGATHER:
-            self.rows[request.use] = [parts[member].rows for member in members]
+        del self._waiting[use]
+        what = next(iter(parts.values())).what
+        if len({part.what.encoded for part in parts.values()}) > 1:
+            end = MISMATCH
+        elif what.kind == BROADCAST and ROOT in absent:
+            end = JOINED
+        else:
+            end = EXECUTED
+        self.expected.update(((member, use), end) for member in parts)
+        if end == EXECUTED and what.kind == ALLGATHER:
+            self.rows[use] = [parts[m].rows if m in parts else 0 for m in members]
 
     def left(self, rank: int) -> None:
         self._gone.add(rank)

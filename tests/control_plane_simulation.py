@@ -25,6 +25,7 @@ from control_plane_model import (
     BROADCAST,
     ELEMENT_BYTES,
     EXECUTED,
+    JOINED,
     LEFT,
     MISMATCH,
     SUM,
@@ -37,26 +38,30 @@ from sirtaki import _native
 from sirtaki.errors import MISMATCH_CODE
 
 RANK_LEFT_CODE = 4
-_ENDS_OF_CODES = {MISMATCH_CODE: MISMATCH, RANK_LEFT_CODE: LEFT}
+RANK_JOINED_CODE = 11
+ADD_PROCESS_SET = 7
+_ENDS_OF_CODES = {MISMATCH_CODE: MISMATCH, RANK_LEFT_CODE: LEFT, RANK_JOINED_CODE: JOINED}
 
 
 class Rank:
     """The books of one rank, as in native/engine.cc."""
 
-    def __init__(self, rank: int, threads: list[deque[Request]], leaves_early: bool) -> None:
+    def __init__(self, rank: int, threads: list[deque[Request]], leaves_early: bool, joins: bool) -> None:
         self.rank = rank
         # Each thread submits its requests one after the other ended: all uses of one name are one thread's, and so
         # are all unnamed calls (which need not wait).
         self.threads = threads
         self.leaves_early = leaves_early
+        self.is_to_join = joins
+        self.joining = False
         self.up: deque[tuple[str, Any]] = deque()  # records on their way to the sequencer
         self.log_position = 0
         self.next_sequence = 1
         self.leaving = False
         self.left = False
         self.requests: list[Request] = []
-        self._busy: dict[str, Request] = {}
-        self._in_flight: dict[int, Request] = {}
+        self._busy: dict[tuple[int, str], Request] = {}
+        self._in_flight: dict[int, tuple[Request, int]] = {}  # by key, with the number of the signature
         self._names: dict[bytes, int | None] = {}
         self._signatures: dict[bytes, int | None] = {}
         self._unassigned: list[Request] = []
@@ -66,19 +71,12 @@ class Rank:
         if not thread or self.leaving:
             return False
         use = thread[0].use
-        if use.name is not None and use.name in self._busy:
+        if use.name is not None and (use.process_set, use.name) in self._busy:
             return False
         request = thread.popleft()
         self.requests.append(request)
         if use.name is not None:
-            self._busy[use.name] = request
-            scoped = _native.scoped_name(use.process_set, use.name)
-            if scoped not in self._names:
-                self._names[scoped] = None
-                self.up.append(("name", scoped))
-        if request.what.encoded not in self._signatures:
-            self._signatures[request.what.encoded] = None
-            self.up.append(("signature", request.what.encoded))
+            self._busy[use.process_set, use.name] = request
         self._unassigned.append(request)
         self._send_what_has_numbers()
         return True
@@ -90,8 +88,18 @@ class Rank:
         self.up.append(("leave", None))
         return True
 
+    def join(self) -> bool:
+        """Join once all has been told to the sequencer, whatever is in flight; return whether that was now."""
+        if not self.is_to_join or any(self.threads) or self._unassigned:
+            return False
+        self.is_to_join = False
+        self.joining = True
+        self.up.append(("join", None))
+        return True
+
     def idle(self) -> bool:
-        return not any(self.threads) and all(request.ends for request in self.requests)
+        waits = self.is_to_join or self.joining
+        return not waits and not any(self.threads) and all(request.ends for request in self.requests)
 
     def read(self, entry: tuple[Any, ...], in_batch: Callable[[int, list[Request], list[int]], None]) -> None:
         """Do what an entry of the log says."""
@@ -105,25 +113,41 @@ class Rank:
                 assert self._signatures.get(encoded) is None, "a signature has one number"
                 self._signatures[encoded] = number
                 self._send_what_has_numbers()
-            case ("execute", sequence, keys, rows):
+            case ("forget_name", number, scoped):
+                if self._names.get(scoped) == number:
+                    del self._names[scoped]
+                    self._send_what_has_numbers()
+            case ("forget_signature", number, encoded):
+                if self._signatures.get(encoded) == number:
+                    del self._signatures[encoded]
+                    self._send_what_has_numbers()
+            case ("forget_mark",):
+                self.up.append(("forgotten", None))
+            case ("execute", sequence, keys, payloads, process_set, absent):
                 assert sequence == self.next_sequence
                 self.next_sequence += 1
-                batch = [self._in_flight.pop(key) for key in keys]
-                in_batch(self.rank, batch, rows)
+                if self.rank not in self.members(process_set) or self.rank in absent:
+                    assert not any(key in self._in_flight for key in keys)
+                    return
+                batch = [self._in_flight.pop(key)[0] for key in keys]
+                in_batch(self.rank, batch, payloads)
                 for request in batch:
                     self._end(request, EXECUTED)
             case ("error", key, whom, code, text):
                 assert text
                 if whom not in (-1, self.rank):
                     return
-                request = self._in_flight.pop(key, None)
-                assert request is not None or (whom == -1 and self.left)
-                if request is not None:
-                    self._end(request, _ENDS_OF_CODES[code])
+                if key in self._in_flight:
+                    self._end(self._in_flight.pop(key)[0], _ENDS_OF_CODES[code])
+                else:
+                    assert whom == -1  # not a member, absent, or gone
+            case ("joined", rank):
+                assert self.joining and not self._in_flight and not self._unassigned
+                self.joining = False
             case ("left", rank):
                 if rank == self.rank:
                     self.left = True
-                    for request in [*self._in_flight.values(), *self._unassigned]:
+                    for request in [*(r for r, _ in self._in_flight.values()), *self._unassigned]:
                         self._end(request, LEFT)
                     self._in_flight.clear()
                     self._unassigned.clear()
@@ -133,22 +157,29 @@ class Rank:
     def _end(self, request: Request, how: str) -> None:
         request.ends.append(how)
         if request.use.name is not None:
-            del self._busy[request.use.name]
+            del self._busy[request.use.process_set, request.use.name]
 
     def _send_what_has_numbers(self) -> None:
         rest = []
         for request in self._unassigned:
             use = request.use
+            if request.what.encoded not in self._signatures:
+                self._signatures[request.what.encoded] = None
+                self.up.append(("signature", request.what.encoded))
             if use.name is None:
                 key: int | None = _native.unnamed_key(use.process_set, use.occurrence)
             else:
-                key = self._names.get(_native.scoped_name(use.process_set, use.name))
+                scoped = _native.scoped_name(use.process_set, use.name)
+                if scoped not in self._names:
+                    self._names[scoped] = None
+                    self.up.append(("name", scoped))
+                key = self._names[scoped]
             signature = self._signatures.get(request.what.encoded)
             if key is None or signature is None:
                 rest.append(request)
                 continue
             assert key not in self._in_flight
-            self._in_flight[key] = request
+            self._in_flight[key] = (request, signature)
             self.up.append(("submit", (key, signature, request)))
         self._unassigned = rest
 
@@ -164,6 +195,9 @@ class Setup:
     disagreements: float = 0.0  # part of the uses in which a rank differs
     early_leavers: int = 0
     threshold: int = 64
+    capacity: int = 1 << 20  # of names and signatures
+    sets: int = 0  # process sets beside the one of all ranks
+    joins: bool = False  # ranks have unequally much to submit, and join
 
 
 class Simulation:
@@ -172,7 +206,13 @@ class Simulation:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.random = random.Random(setup.seed)
-        self.sequencer = _native.Sequencer(setup.size, setup.threshold)
+        self.sequencer = _native.Sequencer(setup.size, setup.threshold, setup.capacity)
+        self._sets = [list(range(setup.size))]
+        self._sets += [
+            sorted(self.random.sample(self._sets[0], self.random.randint(1, setup.size))) for _ in range(setup.sets)
+        ]
+        self.num_forgotten = 0
+        self._uses_of = [self.random.randint(0, setup.uses) if setup.joins else setup.uses for _ in range(setup.size)]
         self.model = Model(self.members)
         self.log: list[tuple[Any, ...]] = []
         self.undecided: list[dict[str, Any]] = []
@@ -183,25 +223,57 @@ class Simulation:
         leavers = set(self.random.sample(range(setup.size), setup.early_leavers))
         plan = self._draw_plan()
         self.ranks = [
-            Rank(rank, [deque(self._part(rank, use, what) for use, what in thread) for thread in plan], rank in leavers)
+            Rank(rank, [self._thread(rank, thread) for thread in plan], rank in leavers, setup.joins)
             for rank in range(setup.size)
         ]
+        self._add_sets()
         # Some ranks and some kinds of steps are much slower than others.
         self._steps = ["submit", "up", "log", "decide", "plan"]
         self._step_pace = [10 ** self.random.uniform(-1.5, 0) for _ in self._steps]
         self._rank_pace = [10 ** self.random.uniform(-1, 0) for _ in range(setup.size)]
 
     def members(self, process_set: int) -> list[int]:
-        assert process_set == 0
-        return list(range(self.setup.size))
+        return self._sets[process_set]
+
+    def _add_sets(self) -> None:
+        """Make the sets known before anything else happens."""
+        numbers: dict[bytes, int] = {}
+        for number, ranks in enumerate(self._sets[1:], start=1):
+            encoded = _native.encode_signature(ADD_PROCESS_SET, 0, 0, 0, 1.0, 1.0, [], ranks)
+            self.sequencer.assign_signature(encoded)
+            for entry in self.sequencer.take_log():
+                if entry[0] == "assign_signature":
+                    numbers[entry[2]] = entry[1]
+                if entry[0] == "forget_mark":
+                    for rank in range(self.setup.size):
+                        self.sequencer.forgotten(rank)
+            for rank in range(self.setup.size):
+                # Far from the unnamed calls that the ranks count.
+                self.sequencer.submit(rank, _native.unnamed_key(0, 10**6 + number), numbers[encoded])
+            ((kind, sequence, _, payloads, _, _),) = self.sequencer.take_log()
+            assert kind == "execute" and payloads == [number]
+            for simulated in self.ranks:
+                simulated.next_sequence = sequence + 1
+        for simulated in self.ranks:
+            simulated.members = self.members
+
+    def _thread(self, rank: int, thread: list[tuple[Use, What]]) -> deque[Request]:
+        # A rank that joins has the first uses of every tensor: cut otherwise, programs would wait for each other.
+        return deque(
+            self._part(rank, use, what)
+            for use, what in thread
+            if rank in self.members(use.process_set) and use.occurrence < self._uses_of[rank]
+        )
 
     def _draw_plan(self) -> list[list[tuple[Use, What]]]:
         """What the members do together: for each thread the uses of its tensors."""
-        named = [
-            [(Use(0, f"t{t}", k), self._draw_what()) for k in range(self.setup.uses)] for t in range(self.setup.tensors)
-        ]
-        unnamed = [(Use(0, None, k), self._draw_what()) for k in range(self.setup.uses)]
-        return [*named, unnamed]
+        plan = []
+        for process_set in range(len(self._sets)):
+            plan += [
+                [(Use(process_set, name, k), self._draw_what()) for k in range(self.setup.uses)]
+                for name in [*(f"t{t}" for t in range(self.setup.tensors)), None]
+            ]
+        return plan
 
     def _draw_what(self) -> What:
         draw = self.random
@@ -254,6 +326,8 @@ class Simulation:
             start = self.random.randrange(len(rank.threads))
             if any(rank.submit(thread) for thread in rank.threads[start:] + rank.threads[:start]):
                 return True
+            if rank.join():
+                return True
             may_leave = rank.idle() or (rank.leaves_early and self.random.random() < 0.2)
             return may_leave and rank.leave()
         if step == "up":
@@ -273,8 +347,13 @@ class Simulation:
             self.sequencer.intern_signature(rank, content)
         elif record == "submit":
             key, signature, request = content
-            self.sequencer.submit(rank, key, signature, request.rows)
+            self.sequencer.submit(rank, key, signature, [request.rows] if request.what.kind == ALLGATHER else [])
             self.model.submitted(rank, request)
+        elif record == "forgotten":
+            self.sequencer.forgotten(rank)
+        elif record == "join":
+            self.sequencer.join(rank)
+            self.model.joined(rank)
         else:
             self.sequencer.leave(rank)
             self.model.left(rank)
@@ -291,7 +370,7 @@ class Simulation:
             self.sequencer.assign_signature(event["bytes"])
         else:
             assert len({encoded for _, encoded in event["signatures"]}) > 1
-            self.sequencer.post_error(event["key"], -1, MISMATCH_CODE, "they differ")
+            self.sequencer.refuse(event["key"], MISMATCH_CODE, "they differ")
         self._take_log()
         return True
 
@@ -302,6 +381,7 @@ class Simulation:
     def _take_log(self) -> bool:
         entries = self.sequencer.take_log()
         self.log += entries
+        self.num_forgotten += sum(entry[0] in ("forget_name", "forget_signature") for entry in entries)
         return bool(entries)
 
     def _in_batch(self, rank: int, batch: list[Request], rows: list[int]) -> None:
@@ -356,7 +436,11 @@ def main() -> None:
             disagreements=draw.choice([0.0, 0.3]),
             early_leavers=draw.choice([0, 0, draw.randint(0, size)]),
             threshold=draw.choice([0, 16, 64, 1000]),
+            capacity=draw.choice([1 << 20, 1, 4, 10]),
+            sets=draw.choice([0, 0, 3]),
         )
+        if setup.early_leavers == 0:
+            setup = dataclasses.replace(setup, joins=draw.random() < 0.5)
         try:
             Simulation(setup).run()
         except Exception:

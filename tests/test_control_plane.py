@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from sirtaki import _native
 from sirtaki.errors import MISMATCH_CODE
 from sirtaki.negotiation import Signature, disagreement_text
-from sirtaki.stall import StallInspector
 
 ALLREDUCE, ALLGATHER, BROADCAST, BARRIER = range(4)
 FLOAT32, FLOAT64 = 11, 12
@@ -25,12 +24,12 @@ class Job:
         self.names = {}
         self.signatures = {}
 
-    def submit(self, rank, name, encoded, rows=0):
+    def submit(self, rank, name, encoded, payloads=()):
         scoped = _native.scoped_name(0, name)
         self.sequencer.intern_name(rank, scoped)
         self.sequencer.intern_signature(rank, encoded)
         self.settle()
-        self.sequencer.submit(rank, self.names[scoped], self.signatures[encoded], rows)
+        self.sequencer.submit(rank, self.names[scoped], self.signatures[encoded], payloads)
         self.settle()
 
     def settle(self):
@@ -42,7 +41,7 @@ class Job:
             else:
                 sent = [(r, Signature.decode(s)) for r, s in event["signatures"]]
                 text = disagreement_text(self.sequencer.describe(event["key"]), sent)
-                self.sequencer.post_error(event["key"], -1, MISMATCH_CODE, text)
+                self.sequencer.refuse(event["key"], MISMATCH_CODE, text)
         self.sequencer.plan()
         for entry in self.sequencer.take_log():
             if entry[0] == "assign_name":
@@ -131,8 +130,8 @@ def test_what_is_complete_runs_before_a_rank_leaves():
 def test_gather_carries_the_rows_of_every_rank():
     job = Job(3)
     for rank, rows in ((2, 7), (0, 0), (1, 5)):
-        job.submit(rank, "g", signature((-1, 4), kind=ALLGATHER), rows)
-    ((_, _, _, rows),) = job.log
+        job.submit(rank, "g", signature((-1, 4), kind=ALLGATHER), [rows])
+    ((_, _, _, rows, _, _),) = job.log
     assert rows == [0, 5, 7]
 
 
@@ -190,17 +189,3 @@ def test_what_waits_names_who_is_missing():
     later = job.sequencer.incomplete()
     assert [entry[1] for entry in later] == ["b", "a"]
     assert later[1][0] not in serials
-
-
-def test_stall_is_reported_once_per_limit_and_forgotten_when_it_ends():
-    inspector = StallInspector(10.0)
-    waits = [(1, "w", [0, 2], [1])]
-    assert inspector.report(0.0, waits) is None
-    assert inspector.report(9.0, waits) is None
-    text = inspector.report(10.0, waits)
-    assert text is not None and "'w' for 10 s: submitted by ranks 0, 2, missing from rank 1" in text
-    assert inspector.report(12.0, waits) is None
-    assert inspector.report(13.0, []) is None
-    assert inspector.report(20.0, [(2, "w", [0], [1])]) is None
-    assert inspector.report(30.0, [(2, "w", [0], [1]), (3, "v", [1], [0])]) is not None
-    assert "missing from rank 0" not in (inspector.report(41.0, [(2, "w", [0], [1])]) or "")

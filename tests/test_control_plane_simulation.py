@@ -35,6 +35,27 @@ def test_ranks_that_leave_early_end_what_needs_them(seed: int, size: int, data: 
     Simulation(Setup(seed, size, disagreements=0.2, early_leavers=leavers)).run()
 
 
+@few
+@given(seed=SEEDS, size=SIZES, sets=st.integers(0, 3), threshold=THRESHOLDS)
+def test_ranks_that_join_are_left_out(seed: int, size: int, sets: int, threshold: int) -> None:
+    Simulation(Setup(seed, size, sets=sets, threshold=threshold, disagreements=0.2, joins=True)).run()
+
+
+@few
+@given(seed=SEEDS, size=SIZES, sets=st.integers(1, 4), leavers=st.integers(0, 1))
+def test_overlapping_sets_do_not_get_in_each_others_way(seed: int, size: int, sets: int, leavers: int) -> None:
+    Simulation(Setup(seed, size, tensors=2, sets=sets, early_leavers=leavers)).run()
+
+
+@few
+@given(seed=SEEDS, size=SIZES, capacity=st.integers(1, 6), joins=st.booleans())
+def test_forgetting_names_and_signatures_loses_nothing(seed: int, size: int, capacity: int, joins: bool) -> None:
+    simulation = Simulation(Setup(seed, size, sets=1, disagreements=0.2, capacity=capacity, joins=joins))
+    simulation.run()
+    if capacity == 1 and not joins:
+        assert simulation.num_forgotten > 0
+
+
 def test_same_seed_gives_same_run() -> None:
     logs = []
     for _ in range(2):

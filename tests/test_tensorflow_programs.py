@@ -31,8 +31,10 @@ def test_a_rank_that_left_is_an_aborted_error() -> None:
     run(2, "lost_rank.py", "left")
 
 
-def test_a_rank_that_died_is_an_aborted_error() -> None:
-    result = run_ranks(3, PROGRAMS / "lost_rank.py", args=["killed"], timeout=TIMEOUT, expect_failure=True)
+@pytest.mark.parametrize("how", ["killed", "stopped", "stalled"])
+def test_a_rank_that_died_or_waits_for_something_else_is_an_error_of_its_kind(how: str) -> None:
+    limit = "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS" if how == "stalled" else "SIRTAKI_UNRESPONSIVE_TIME_SECONDS"
+    result = run_ranks(3, PROGRAMS / "lost_rank.py", args=[how], env={limit: "3"}, timeout=TIMEOUT, expect_failure=True)
     for rank in (0, 2):
         assert f"rank {rank} heard: " in result.stdout(rank), result.output
 

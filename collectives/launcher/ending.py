@@ -105,6 +105,11 @@ class RankEnd:
         return self.exit is None or not (self.exit.asked or self.exit.code == ENDED_BY_ANOTHER_EXIT_CODE)
 
     @property
+    def did_not_answer(self) -> bool:
+        """Whether it had to be killed: it was stopped or hung, which may be why the others have ended."""
+        return self.exit is not None and self.exit.asked and self.exit.signal == signal.SIGKILL
+
+    @property
     def code(self) -> int:
         """The exit code that stands for it."""
         if self.exit is None:
@@ -117,6 +122,8 @@ class RankEnd:
             return f"{where} was lost: the connection to its supervisor closed"
         if self.exit.error:
             return f"{where} could not start {self.exit.error}"
+        if self.did_not_answer:
+            return f"{where} did not answer and was killed by SIGKILL"
         if self.exit.code is None:
             return f"{where} was killed by {signal_name(self.exit.signal)}"
         if self.exit.code == ENDED_BY_ANOTHER_EXIT_CODE:
@@ -125,9 +132,12 @@ class RankEnd:
 
 
 def first_failure(ends: Iterable[RankEnd]) -> RankEnd | None:
-    """Returns the rank that failed first by itself; only if none did, the first that failed at all."""
+    """Returns the rank to blame: the first that failed by itself; if none did, the first that did not answer, else
+    the first that failed at all."""
     failures = [end for end in ends if end.failed]
-    return next((end for end in failures if end.by_itself), failures[0] if failures else None)
+    by_itself = [end for end in failures if end.by_itself]
+    silent = [end for end in failures if end.did_not_answer]
+    return next(iter([*by_itself, *silent, *failures]), None)
 
 
 def name_ranks(ranks: Iterable[int]) -> str:

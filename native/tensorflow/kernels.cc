@@ -98,8 +98,11 @@ int status_code(int32_t error) {
       return kFailedPrecondition;
     // Not UNAVAILABLE, which TensorFlow turns into INTERNAL on the way out of a tf.function.
     case SIRTAKI_RANKS_FAILED:
+    case SIRTAKI_UNRESPONSIVE:
     case SIRTAKI_RANK_LEFT:
       return kAborted;
+    case SIRTAKI_STALLED:
+      return kDeadlineExceeded;
     case SIRTAKI_OUT_OF_MEMORY:
       return kResourceExhausted;
     default:

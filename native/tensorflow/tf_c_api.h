@@ -33,6 +33,7 @@ namespace sirtaki::tensorflow {
 enum Code : int {
   kOk = 0,
   kInvalidArgument = 3,
+  kDeadlineExceeded = 4,
   kResourceExhausted = 8,
   kFailedPrecondition = 9,
   kAborted = 10,

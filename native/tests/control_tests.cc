@@ -116,7 +116,7 @@ void fusion_keeps_to_class_set_and_threshold() {
 
 // A sequencer of two ranks with the names "a", "b" (1, 2) and one signature (1).
 struct Sequenced {
-  explicit Sequenced(int32_t size = 2) : sequencer(size, 1 << 20) {
+  explicit Sequenced(int32_t size = 2) : sequencer(size, 1 << 20, 1 << 20) {
     const int64_t dims[] = {4};
     const std::vector<sirtaki_tensor> tensors{{nullptr, nullptr, dims, 1}};
     sequencer.assign_name(scoped_name(0, "a"));
@@ -127,7 +127,7 @@ struct Sequenced {
   }
   void submit(int32_t rank, Key key, uint32_t signature = 1) {
     std::string payload;
-    Writer(&payload).value(SubmitRecord{key, 0, signature, 0});
+    Writer(&payload).value(SubmitRecord{key, signature, 0});
     sequencer.handle(rank, Record::kSubmit, payload);
   }
   Sequencer sequencer;

@@ -48,7 +48,7 @@ void finish_call(void* context, int32_t error, const char* message) {
   call.times_done.fetch_add(1, std::memory_order_release);
 }
 
-void* allocate_gathered(void* context, const int64_t* rows, int32_t num_members) {
+void* allocate_gathered(void* context, int32_t, const int64_t* rows, int32_t num_members) {
   Call& call = *static_cast<Call*>(context);
   call.rows.assign(rows, rows + num_members);
   const int64_t total = std::accumulate(call.rows.begin(), call.rows.end(), int64_t{0});
@@ -92,6 +92,7 @@ Job::Job(JobOptions options) : options_(std::move(options)), mpi_(size()), ranks
       EngineOptions& own = all[static_cast<size_t>(rank)];
       own.topology = {rank, options_.host_of, local_rank_of};
       own.fusion_threshold = options_.fusion_threshold;
+      own.cache_capacity = options_.cache_capacity;
       own.spin_ns = options_.spin_ns;
       own.shape = shape;
       own.segment = copy(host.segment);
@@ -139,8 +140,8 @@ void Job::decide(Engine* engine, const RareEvent& event) {
     case RareEvent::Kind::kNewSignature:
       return engine->assign_signature(event.bytes);
     case RareEvent::Kind::kDisagreement:
-      return engine->post_error(event.key, kEveryRank, SIRTAKI_MISMATCH,
-                                "the ranks disagree about " + engine->describe(event.key));
+      return engine->refuse(event.key, SIRTAKI_MISMATCH,
+                            "the ranks disagree about " + engine->describe(event.key));
   }
 }
 

@@ -19,6 +19,7 @@ namespace sirtaki::testing {
 struct JobOptions {
   std::vector<int32_t> host_of;  // by rank
   int64_t fusion_threshold = 1 << 20;
+  size_t cache_capacity = 1 << 10;
   int64_t spin_ns = 0;
   uint64_t slot_bytes = 1 << 16;
   uint64_t up_ring_bytes = 1 << 16;

@@ -89,7 +89,7 @@ class Buffer {
 };
 
 void check_sum(const Case& c) {
-  const Kernels* kernels = find_kernels(c.dtype);
+  const Kernels* kernels = find_kernels(c.dtype, SIRTAKI_SUM);
   if (!expect(kernels != nullptr, show_case(c))) return;
   expect_equal(kernels->element_bytes, dtype_size(c.dtype));
   std::vector<Buffer> sources;
@@ -150,7 +150,7 @@ void sums_are_right_at_any_address() {
 }
 
 void scaling_happens_once_and_in_its_place() {
-  const Kernels* kernels = find_kernels(SIRTAKI_FLOAT32);
+  const Kernels* kernels = find_kernels(SIRTAKI_FLOAT32, SIRTAKI_SUM);
   const std::vector<float> a{1, 2, 3};
   const std::vector<float> b{10, 20, 30};
   const void* sources[] = {a.data(), b.data(), a.data()};
@@ -167,7 +167,7 @@ void integers_wrap() {
   const std::vector<int32_t> b{1, -1, 2};
   const void* sources[] = {a.data(), b.data()};
   std::vector<int32_t> result(3);
-  find_kernels(SIRTAKI_INT32)->reduce(result.data(), sources, 2, 3, {});
+  find_kernels(SIRTAKI_INT32, SIRTAKI_SUM)->reduce(result.data(), sources, 2, 3, {});
   expect_equal(result, std::vector<int32_t>{INT32_MIN, INT32_MAX, 1});
 }
 

@@ -1,6 +1,6 @@
-"""Rank 1 ends without a word, or leaves; the others hear of it inside a tf.function, as one kind of error.
+"""Rank 1 takes no part any more; the others hear of it inside a tf.function.
 
-python lost_rank.py killed|left
+python lost_rank.py killed|left|stopped|stalled
 """
 
 import os
@@ -20,9 +20,14 @@ def reduce_some(x):
 
 reduce_some(tf.ones([10]))
 if hvd.rank() == 1:
-    if how == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "stalled":
+        # It hears of it too, and must not leave before.
+        assert_raises(tf.errors.DeadlineExceededError, lambda: hvd.allreduce(tf.ones([10]), name="other"), "'other'")
+        sys.exit(5)
+    if how != "left":
+        os.kill(os.getpid(), signal.SIGSTOP if how == "stopped" else signal.SIGKILL)
     hvd.shutdown()
 else:
-    error = assert_raises(tf.errors.AbortedError, lambda: reduce_some(tf.ones([10])), "rank 1")
+    kind = tf.errors.DeadlineExceededError if how == "stalled" else tf.errors.AbortedError
+    error = assert_raises(kind, lambda: reduce_some(tf.ones([10])), "rank 1")
     print(f"rank {hvd.rank()} heard: {error}", flush=True)

@@ -1,0 +1,90 @@
+"""Rank 0 waits in the midst of a batch for rank 1, which is stopped or slow. Argument: how it stops waiting.
+
+timeout: `wait(timeout=)` raises, and the handle and the engine are usable afterwards
+interrupt: Ctrl-C raises, and gives the job up
+interrupt-healthy: Ctrl-C while nobody is stopped raises, and the engine is usable afterwards
+own-handler: a signal handler of the application runs, but after the batch
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+import sirtaki
+
+how = sys.argv[1]
+sirtaki.init()
+rank = sirtaki.rank()
+me, other = os.getpid(), sirtaki.allgather_object(os.getpid())[1]
+# Reducing it takes a hundred times as long as it takes to stop a process.
+big = np.zeros(50_000_000, np.float32)
+native = sirtaki.job.current("test").engine.native
+ran = []
+
+
+def wait_until_in_batch():
+    while native.counters["bytes"] <= before["bytes"]:
+        time.sleep(0.001)
+
+
+def act():
+    wait_until_in_batch()
+    if how != "interrupt-healthy":
+        os.kill(other, signal.SIGSTOP)
+    # Long past the moment when a thread that waits goes to sleep in the kernel.
+    time.sleep(0.4 if how != "interrupt-healthy" else 0)
+    os.kill(me, signal.SIGUSR1 if how == "own-handler" else signal.SIGINT)
+    if how == "own-handler":
+        time.sleep(1)
+        ran.append("continued")
+        os.kill(other, signal.SIGCONT)
+
+
+sirtaki.allreduce_(big)
+before = native.counters
+try:
+    if rank != 0:
+        # So late that rank 0 waits already, whoever drives its engine then.
+        time.sleep(0.5)
+        sirtaki.allreduce_(big)
+    elif how == "timeout":
+        handle = sirtaki.allreduce_async(big)
+        thread = threading.Thread(target=lambda: (wait_until_in_batch(), os.kill(other, signal.SIGSTOP)))
+        thread.start()
+        for _ in range(2):
+            try:
+                handle.wait(timeout=1.5)
+            except TimeoutError:
+                print("came back", flush=True)
+            else:
+                raise AssertionError("the handle was done although a rank was stopped")
+        thread.join()
+        assert not handle.poll()
+        os.kill(other, signal.SIGCONT)
+        assert not handle.result().any()
+    else:
+        signal.signal(signal.SIGUSR1, lambda *_: ran.append("handler"))
+        if how != "own-handler":
+            signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+        thread = threading.Thread(target=act)
+        thread.start()
+        try:
+            sirtaki.allreduce_(big)
+            assert how == "own-handler"
+        except KeyboardInterrupt:
+            assert how != "own-handler"
+        print("came back", flush=True)
+        thread.join()
+        if how == "own-handler":
+            assert ran == ["continued", "handler"], ran
+        if how == "interrupt":
+            os.kill(other, signal.SIGCONT)
+    sirtaki.barrier()
+    assert sirtaki.allreduce(np.ones(3))[0] == 1
+except sirtaki.errors.RanksFailedError as error:
+    assert how == "interrupt"
+    print("RanksFailedError", error.ranks, error, flush=True)
+    raise
