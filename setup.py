@@ -34,7 +34,7 @@ setup(
         "sirtaki.tensorflow": "tf_bindings",
         "sirtaki.benchmarks": "benchmarks",
     },
-    packages=["sirtaki", "sirtaki.launcher", "sirtaki.tensorflow", "sirtaki.benchmarks"],
+    packages=["sirtaki", "sirtaki.launcher", "sirtaki.timeline", "sirtaki.tensorflow", "sirtaki.benchmarks"],
     package_data={"sirtaki": ["py.typed", "*.pyi"]},
     ext_modules=[
         Pybind11Extension(

@@ -9,6 +9,7 @@
 """
 
 from sirtaki import errors
+from sirtaki.counters import Straggler
 from sirtaki.exchanges import (
     allgather,
     allgather_async,
@@ -23,6 +24,7 @@ from sirtaki.exchanges import (
 )
 from sirtaki.handles import Handle, poll, synchronize
 from sirtaki.initialization import init
+from sirtaki.inspection import metrics, start_timeline, stop_timeline, stragglers
 from sirtaki.job import (
     cross_rank,
     cross_size,
@@ -61,6 +63,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "ReduceOp",
+    "Straggler",
     "Sum",
     "__version__",
     "add_process_set",
@@ -97,6 +100,7 @@ __all__ = [
     "join_async",
     "local_rank",
     "local_size",
+    "metrics",
     "poll",
     "rank",
     "reducescatter",
@@ -104,5 +108,8 @@ __all__ = [
     "remove_process_set",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
+    "stragglers",
     "synchronize",
 ]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sirtaki.errors import ConfigError
+from sirtaki.logs import LEVELS
 
 # Set by Sirtaki for itself and its children, not by users. The launcher takes the rank's process id away from the
 # ranks of a new job (launcher/protocol.py has the name too).
@@ -71,6 +72,19 @@ def _capacity(text: str) -> int:
     if not 64 <= value <= 2**24:
         raise ValueError("must be from 64 to 16777216")
     return value
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 65535:
+        raise ValueError("must be a port, from 0 to 65535")
+    return value
+
+
+def _level(text: str) -> int:
+    if text.lower() not in LEVELS:
+        raise ValueError(f"must be one of {', '.join(LEVELS)}")
+    return LEVELS[text.lower()]
 
 
 def _flag(text: str) -> bool:
@@ -165,6 +179,37 @@ class Settings:
         True,
         "Seconds after which a rank that gives no sign of life, because it is stopped or its host hangs, ends the "
         "job, with UnresponsiveError on all others; 0 never, for example to halt a rank in a debugger.",
+    )
+    timeline: str | None = _setting(
+        "SIRTAKI_TIMELINE",
+        str,
+        None,
+        False,
+        "File for the timeline of this rank, from init() to the end; in a job of several ranks the rank's number comes "
+        "before the suffix, or where the name has {rank}.",
+    )
+    timeline_mark_cycles: bool = _setting(
+        "SIRTAKI_TIMELINE_MARK_CYCLES",
+        _flag,
+        False,
+        False,
+        "1 shows the batches in a lane of their own in the timeline that SIRTAKI_TIMELINE starts.",
+    )
+    metrics_port: int | None = _setting(
+        "SIRTAKI_METRICS_PORT",
+        _port,
+        None,
+        False,
+        "Serves the counters to Prometheus: the port of each host's first rank, the others of the host take those that "
+        "follow; 0 is any free port. Needs the extra `metrics`.",
+    )
+    log_level: int | None = _setting(
+        "SIRTAKI_LOG_LEVEL",
+        _level,
+        None,
+        False,
+        "Least level of the messages of the logger `sirtaki`: trace, debug, info, warning, error or fatal. Default: "
+        "what the application has set, else warning.",
     )
     allow_unwrapped_optimizer: bool = _setting(
         "SIRTAKI_ALLOW_UNWRAPPED_OPTIMIZER",

@@ -14,6 +14,7 @@ from sirtaki import _native, bootstrap, config, mpi
 from sirtaki.engine import Engine
 from sirtaki.errors import InvalidArgumentError, NotInitializedError, RankLeftError
 from sirtaki.mpi import launched_size
+from sirtaki.observability import Observation, prepare
 from sirtaki.stall import Limits
 from sirtaki.topology import Topology
 
@@ -34,6 +35,13 @@ class _Job:
         self.group = group  # of mpi.group_of
         self.is_alone = is_alone  # no launcher has started this process as one of several ranks
         self.pid = os.getpid()
+        self.observation: Observation | None = None
+
+    def close(self) -> None:
+        """Stop all threads."""
+        self.engine.close()
+        if self.observation is not None:
+            self.observation.stop()
 
 
 _job: _Job | None = None
@@ -52,6 +60,7 @@ def start(comm: Any) -> bool:
         if _job is not None and comm is None:
             return False
         settings = config.Settings.from_environment()
+        prepare(settings)
         is_alone = launched_size() <= 1 or (_job.is_alone if _job else _is_child_of_rank())
         _install_hooks()
         if comm is None and is_alone:
@@ -76,6 +85,7 @@ def start(comm: Any) -> bool:
         limits = Limits(settings.stall_check_time_seconds, settings.stall_shutdown_time_seconds)
         engine = Engine(native, topology.size, topology.rank, limits)
         _job = _Job(topology, engine, group, is_alone)
+        _job.observation = Observation(settings, topology, native)
         return True
 
 
@@ -94,7 +104,7 @@ def shutdown() -> None:
         _job.engine.leave()
         # A failed job stays: every call says why it failed, and the exit must know.
         if not _job.engine.native.failed:
-            _job.engine.close()
+            _job.close()
             _job = None
 
 
@@ -208,6 +218,7 @@ def _is_of_rank_that_left(error: BaseException) -> bool:
 def _abandon_in_child() -> None:
     if _job is not None:
         _native.mark_forked()
+        _native.abandon_timeline()
         _job.engine.native.abandon_after_fork()
 
 
@@ -221,7 +232,7 @@ def _leave_at_exit() -> None:
             job.engine.leave_and_wait_for_all()
             failed = job.engine.native.failed
             other_is_silent = job.engine.other_is_silent
-            job.engine.close()
+            job.close()
             _job = None
         # A silent rank does not end by itself: the launcher must hear of it, whatever code the program gives.
         if other_is_silent or (failed and _ended_by_another):

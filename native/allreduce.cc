@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "timeline.h"
+
 namespace sirtaki {
 namespace {
 
@@ -37,6 +39,7 @@ bool Allreduce::run(Tickets* tickets, const SetLayout& layout, const Kernels& ke
   std::optional<Chunk> previous;
   for (size_t begin = 0; begin < total; begin += slot_bytes_) {
     const Chunk chunk{tickets->take(), std::min(slot_bytes_, total - begin), channels};
+    enter_phase(Phase::kPack);
     char* slot = stages_->claim_slot(chunk.ticket, layout.local_ranks);
     if (slot == nullptr) return false;
     in.copy_inputs_to(slot, chunk.bytes);
@@ -51,6 +54,7 @@ bool Allreduce::run(Tickets* tickets, const SetLayout& layout, const Kernels& ke
 
 bool Allreduce::reduce_everything(const SetLayout& layout, const Kernels& kernels, const Scaling& scaling,
                                   const Chunk& chunk, PieceCursor* out) {
+  enter_phase(Phase::kReduce);
   if (!stages_->wait_all(layout.local_ranks, Stage::kPacked, chunk.ticket)) return false;
   std::vector<const void*> sources;
   for (uint32_t r : layout.local_ranks) sources.push_back(stages_->slot(r, chunk.ticket));
@@ -58,12 +62,14 @@ bool Allreduce::reduce_everything(const SetLayout& layout, const Kernels& kernel
   kernels.reduce(partials_.data(), sources.data(), sources.size(), chunk.bytes / kernels.element_bytes,
                  scaling);
   stages_->publish(Stage::kDone, chunk.ticket);
+  enter_phase(Phase::kUnpack);
   out->copy_to_outputs(partials_.data(), chunk.bytes);
   return true;
 }
 
 bool Allreduce::reduce_slice(const SetLayout& layout, const Kernels& kernels, const Scaling& scaling,
                              const Chunk& chunk) {
+  enter_phase(Phase::kReduce);
   if (layout.my_index >= chunk.num_slices) return true;
   if (!stages_->wait_all(layout.local_ranks, Stage::kPacked, chunk.ticket)) return false;
   const size_t num_elements = chunk.bytes / kernels.element_bytes;
@@ -124,6 +130,7 @@ bool Allreduce::reduce_across_hosts(const SetLayout& layout, const Kernels& kern
 
 bool Allreduce::unpack(const SetLayout& layout, const Kernels& kernels, const Chunk& chunk,
                        PieceCursor* out) {
+  enter_phase(Phase::kUnpack);
   const size_t num_elements = chunk.bytes / kernels.element_bytes;
   for (size_t i = 0; i < chunk.num_slices; ++i) {
     const uint32_t owner = layout.local_ranks[i];

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "timeline.h"
+
 namespace sirtaki {
 
 bool Alltoall::run(Tickets* tickets, const SetLayout& layout, const std::vector<size_t>& bytes,
@@ -56,6 +58,7 @@ bool Alltoall::run(Tickets* tickets, const SetLayout& layout, const std::vector<
     if (round < rounds_here) {
       const size_t begin = round * lane_bytes;
       const uint64_t ticket = tickets->take();
+      enter_phase(Phase::kPack);
       char* slot = stages_->claim_slot(ticket, layout.local_ranks);
       if (slot == nullptr) return false;
       for (size_t i = 0; i < here.size(); ++i) {
@@ -63,6 +66,7 @@ bool Alltoall::run(Tickets* tickets, const SetLayout& layout, const std::vector<
         if (here[i] != me && out > 0) std::memcpy(slot + i * lane_bytes, parts[here[i]].input + begin, out);
       }
       stages_->publish(Stage::kPacked, ticket);
+      enter_phase(Phase::kUnpack);
       for (size_t i = 0; i < here.size(); ++i) {
         const size_t in = chunk(given(here[i], me), begin, lane_bytes);
         if (here[i] == me || in == 0) continue;

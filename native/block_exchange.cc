@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "timeline.h"
+
 namespace sirtaki {
 namespace {
 
@@ -70,6 +72,7 @@ bool BlockExchange::run(Tickets* tickets, const SetLayout& layout, const std::ve
     const auto chunk = [&](size_t m) {
       return begin < blocks[m].bytes ? std::min(lane_bytes, blocks[m].bytes - begin) : 0;
     };
+    enter_phase(Phase::kPack);
     char* slot = stages_->claim_slot(ticket, layout.local_ranks);
     if (slot == nullptr) return false;
     if (chunk(me) > 0) {
@@ -85,6 +88,7 @@ bool BlockExchange::run(Tickets* tickets, const SetLayout& layout, const std::ve
     }
     if (!layout.one_host() && !mpi_->finish()) return false;
     stages_->publish(Stage::kPacked, ticket);
+    enter_phase(Phase::kUnpack);
 
     for (size_t m = 0; m < blocks.size(); ++m) {
       if (m == me || chunk(m) == 0) continue;

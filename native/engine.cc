@@ -11,12 +11,15 @@ Engine::Engine(EngineOptions options) : topology_(std::move(options.topology)), 
   for (size_t r = 0; r < everybody.size(); ++r) everybody[r] = static_cast<int32_t>(r);
   world_ = make_layout(topology_, everybody);
   sets_[0] = {everybody, world_, true, 0};
+  metrics_ = std::make_shared<Metrics>(topology_.size());
   if (topology_.size() == 1) return;
 
   segment_ = std::make_unique<Segment>(options.segment.get(), options.shape,
                                        static_cast<uint32_t>(topology_.local_rank()));
   data_ = std::make_unique<DataPlane>(segment_.get(), spin_ns_, &long_wait_,
                                       options.has_mpi ? &options.mpi : nullptr);
+  data_->stages.count_waits(metrics_.get(), world_.hosts[world_.my_host]);
+  if (data_->mpi) data_->mpi->count_waits(metrics_.get());
   if (topology_.rank == 0) {
     sequencer_ =
         std::make_unique<Sequencer>(topology_.size(), options.fusion_threshold, options.cache_capacity);
@@ -42,6 +45,7 @@ void Engine::complete(std::vector<RequestPtr>* requests) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const RequestPtr& request : *requests) {
+      observe_end(request.get());
       if (request->name.empty()) continue;
       // It may be gone with its process set.
       const auto it = names_.find(scoped_name(request->process_set, request->name));

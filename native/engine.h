@@ -30,10 +30,12 @@
 #include "engine_abi.h"
 #include "long_wait.h"
 #include "messages.h"
+#include "metrics.h"
 #include "mpi_exchange.h"
 #include "relay.h"
 #include "segment.h"
 #include "sequencer.h"
+#include "timeline.h"
 #include "topology.h"
 
 namespace sirtaki {
@@ -117,6 +119,7 @@ class Engine {
     std::atomic<uint64_t> bytes{0};
   };
   const Counters& counters() const { return counters_; }
+  const std::shared_ptr<Metrics>& metrics() const { return metrics_; }
 
  private:
   struct Tensor {
@@ -144,6 +147,7 @@ class Engine {
     Key key = 0;
     int32_t error = SIRTAKI_OK;
     std::string message;
+    TimelineTag tag;
   };
   using RequestPtr = std::unique_ptr<Request>;
   struct NameState {
@@ -210,7 +214,13 @@ class Engine {
     SetLayout layout;
     std::vector<int64_t> payloads;
     std::vector<RequestPtr> requests;
+    int64_t decided_ns = 0;  // see ExecuteHeader
   };
+  // For the metrics and the timeline; see engine_observation.cc.
+  static uint64_t bytes_of(const Request& request);
+  static void observe_submission(Request* request);
+  void observe_batch(const Batch& batch, const PhaseTimes& times, uint64_t waited_before_ns);
+  static void observe_end(Request* request);
   void execute(Batch* batch);
   bool run(const Batch& batch);
   static Scaling scaling_of(const Batch& batch);
@@ -244,6 +254,7 @@ class Engine {
   mutable std::mutex sequencer_mutex_;    // the driver's steps against decisions from Python
   std::deque<LogEntry> log_backlog_;      // rank 0: entries that found the log full
   Counters counters_;
+  std::shared_ptr<Metrics> metrics_;
 
   mutable std::mutex mutex_;  // guards what follows
   std::unordered_map<std::string, NameState> names_;

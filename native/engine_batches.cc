@@ -26,8 +26,12 @@ void Engine::on_execute(const std::string& payload) {
   const auto set = sets_.find(header.process_set);
   if (set == sets_.end() || !set->second.is_member) return;
   std::vector<Key> keys;
-  for (uint32_t i = 0; i < header.num_items; ++i) keys.push_back(reader.value<ExecuteItem>().key);
-  Batch batch{header.sequence, set->second.ranks, {}, {}, {}};
+  for (uint32_t i = 0; i < header.num_items; ++i) {
+    const auto item = reader.value<ExecuteItem>();
+    keys.push_back(item.key);
+    metrics_->count_last(item.last_rank, item.waited_ns);
+  }
+  Batch batch{header.sequence, set->second.ranks, {}, {}, {}, header.decided_ns};
   for (uint32_t i = 0; i < header.num_payloads; ++i) batch.payloads.push_back(reader.value<int64_t>());
   if (header.num_absent == 0) {
     batch.layout = set->second.layout;
@@ -64,9 +68,14 @@ void Engine::execute(Batch* batch) {
     counters_.bytes.fetch_add(bytes, std::memory_order_relaxed);
   }
   bool moved = true;
+  const bool traced = Timeline::is_on();
+  const uint64_t waited_before_ns = traced ? metrics_->total_data_wait_ns() : 0;
+  PhaseTimes times(traced);
   try {
     const DefaultFloatMode float_mode;
     moved = run(*batch);
+    times.finish();
+    if (moved) observe_batch(*batch, times, waited_before_ns);
   } catch (const std::exception& e) {
     // The peers wait for this rank's part, so this is the end of the job.
     report_broken(e.what());
@@ -133,6 +142,7 @@ bool Engine::run_allreduce(const Batch& batch) {
     Tickets tickets(batch.sequence);
     return data_->allreduce.run(&tickets, batch.layout, kernels, scaling, pieces);
   }
+  enter_phase(Phase::kReduce);
   for (const Piece& piece : pieces) {
     const void* source = piece.input;
     kernels.reduce(piece.output, &source, 1, piece.bytes / kernels.element_bytes, scaling);
@@ -184,6 +194,7 @@ bool Engine::run_reducescatter(const Batch& batch) {
     Tickets tickets(batch.sequence);
     return data_->reduce_scatter.run(&tickets, batch.layout, kernels, scaling, shares);
   }
+  enter_phase(Phase::kReduce);
   for (const Piece& piece : shares[0]) {
     const void* source = piece.input;
     kernels.reduce(piece.output, &source, 1, piece.bytes / kernels.element_bytes, scaling);

@@ -211,12 +211,14 @@ bool Engine::sequence() {
   std::string payload;
   for (uint32_t local = 0; local < segment_->shape().local_size; ++local) {
     while (segment_->read_up(local, &type, &payload)) {
+      if (!progress) sequencer_->set_time(now_ns());
       sequencer_->handle(world_.hosts[0][local], type, payload);
       progress = true;
     }
   }
   InboxRecord record;
   while (relay_->take_inbox(&record)) {
+    if (!progress) sequencer_->set_time(now_ns());
     sequencer_->handle(record.rank, record.type, record.payload);
     progress = true;
   }

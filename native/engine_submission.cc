@@ -163,7 +163,8 @@ void Engine::submit(const sirtaki_request& r) {
 
 // In a job of one rank everything is ready at once, in the thread that submits it.
 void Engine::run_alone(RequestPtr request) {
-  Batch batch{0, world_.ranks, world_, {}, {}};
+  Batch batch{0, world_.ranks, world_, {}, {}, 0};
+  observe_submission(request.get());
   if (request->kind == SIRTAKI_ALLGATHER) {
     for (const Tensor& tensor : request->tensors) batch.payloads.push_back(tensor.dims[0]);
   }
@@ -201,7 +202,10 @@ void Engine::file(RequestPtr request, std::vector<RequestPtr>* refused) {
     }
     name.in_flight = true;
   }
+  observe_submission(request.get());
+  const size_t num_unassigned = unassigned_.size();
   send_submit_or_wait(std::move(request));
+  metrics_->count_request(unassigned_.size() == num_unassigned);
 }
 
 void Engine::send_submit_or_wait(RequestPtr owner) {

@@ -6,6 +6,7 @@
 #ifndef SIRTAKI_MESSAGES_H_
 #define SIRTAKI_MESSAGES_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
@@ -68,12 +69,21 @@ struct ExecuteHeader {
   uint32_t num_items;
   uint32_t num_payloads;  // 0; or, with one item only, all members' payloads in rank order, or a result
   uint32_t num_absent;    // members that have joined and take no part
+  int64_t decided_ns;     // monotonic time on this host at which it entered the log
 };
+
+// Clocks differ between hosts: the relay that brings an EXECUTE entry to another host puts in that host's
+// time.
+inline void stamp_execute(std::string* payload, int64_t now_ns) {
+  if (payload->size() < sizeof(ExecuteHeader)) return;
+  std::memcpy(payload->data() + offsetof(ExecuteHeader, decided_ns), &now_ns, sizeof now_ns);
+}
 
 struct ExecuteItem {
   Key key;
   uint32_t signature;
-  uint32_t reserved;
+  int32_t last_rank;  // for whom the others have waited last, and how long; see lateness.h
+  int64_t waited_ns;
 };
 
 constexpr int32_t kEveryRank = -1;

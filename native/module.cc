@@ -19,6 +19,7 @@
 #include "engine_abi.h"
 #include "interruption.h"
 #include "module_control_plane.h"
+#include "module_observability.h"
 #include "watchdog.h"
 
 namespace py = pybind11;
@@ -363,6 +364,8 @@ PYBIND11_MODULE(_native, m) {
       .def_property_readonly("failure_text", &Engine::failure_text)
       .def("close", &Engine::close, py::call_guard<py::gil_scoped_release>())
       .def("abandon_after_fork", &Engine::abandon_after_fork)
+      .def_property_readonly("metrics",
+                             [](const Engine& engine) { return metrics_as_dict(*engine.metrics()); })
       .def_property_readonly("counters", [](const Engine& engine) {
         py::dict out;
         out["batches"] = engine.counters().batches.load();
@@ -389,4 +392,5 @@ PYBIND11_MODULE(_native, m) {
     return shape.total_bytes();
   });
   bind_control_plane(&m);
+  bind_observability(&m);
 }

@@ -16,6 +16,7 @@
 #include <deque>
 
 #include "long_wait.h"
+#include "metrics.h"
 #include "segment.h"
 
 namespace sirtaki {
@@ -37,6 +38,9 @@ class MpiExchange {
   // Post a message of at most 2^31 - 1 bytes; between two ranks messages match in the order of posting.
   void send(int32_t rank, const void* buffer, size_t bytes);
   void receive(int32_t rank, void* buffer, size_t bytes);
+  // Counts how long this rank waits for whom.
+  void count_waits(Metrics* metrics) { metrics_ = metrics; }
+
   // Waits for all that was posted. False: the job has failed.
   bool finish();
 
@@ -52,6 +56,7 @@ class MpiExchange {
   int64_t spin_ns_;
   const LongWait* long_wait_;
   std::deque<Request> requests_;
+  Metrics* metrics_ = nullptr;
 };
 
 }  // namespace sirtaki

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "timeline.h"
+
 namespace sirtaki {
 
 bool ReduceScatter::run(Tickets* tickets, const SetLayout& layout, const Kernels& kernels,
@@ -21,6 +23,7 @@ bool ReduceScatter::run(Tickets* tickets, const SetLayout& layout, const Kernels
   std::vector<size_t> chunks(n);
   for (size_t begin = 0; begin < longest; begin += lane_bytes) {
     const uint64_t ticket = tickets->take();
+    enter_phase(Phase::kPack);
     char* slot = stages_->claim_slot(ticket, layout.local_ranks);
     if (slot == nullptr) return false;
     for (size_t m = 0; m < n; ++m) {
@@ -28,6 +31,7 @@ bool ReduceScatter::run(Tickets* tickets, const SetLayout& layout, const Kernels
       inputs[m].copy_inputs_to(slot + m * lane_bytes, chunks[m]);
     }
     stages_->publish(Stage::kPacked, ticket);
+    enter_phase(Phase::kReduce);
     if (!stages_->wait_all(layout.local_ranks, Stage::kPacked, ticket)) return false;
     if (layout.one_host()) {
       std::vector<const void*> sources;
@@ -38,6 +42,7 @@ bool ReduceScatter::run(Tickets* tickets, const SetLayout& layout, const Kernels
       return false;
     }
     stages_->publish(Stage::kDone, ticket);
+    enter_phase(Phase::kUnpack);
     output.copy_to_outputs(result_.data(), chunks[me]);
   }
   return true;

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "engine_abi.h"
+#include "log.h"
 
 namespace sirtaki {
 namespace {
@@ -186,6 +187,7 @@ bool Relay::may_go(const Link& link) const {
 }
 
 void Relay::report_death(int32_t rank) {
+  log_message(LogLevel::kInfo, "noticed the end of " + labels_[rank] + ", which had not left the job");
   segment_->post_failure(rank, SIRTAKI_RANKS_FAILED,
                          labels_[rank] +
                              " ended unexpectedly: it was killed, crashed, or exited without leaving the "
@@ -244,6 +246,7 @@ bool Relay::host_has_left(int32_t host) const {
 void Relay::note_left(int32_t rank) { left_[rank].store(true, std::memory_order_release); }
 
 void Relay::on_link_closed(Link* link, int error) {
+  log_message(LogLevel::kDebug, "the connection to " + labels_[link->agent] + " was closed");
   {
     const std::lock_guard<std::mutex> lock(link->mutex);
     link->broken = true;
@@ -296,6 +299,8 @@ void Relay::on_frame(int32_t rank, Record type, std::string_view payload) {
   if (type == Record::kFailure) {
     Reader reader(payload);
     const auto code = reader.value<int32_t>();
+    log_message(LogLevel::kInfo, "heard from another host that the job has failed: " +
+                                     std::string(payload.substr(sizeof code)));
     segment_->post_failure(rank, code, reader.rest());
     return;
   }
@@ -309,6 +314,7 @@ void Relay::on_frame(int32_t rank, Record type, std::string_view payload) {
     return;
   }
   log_backlog_.emplace_back(type, payload);
+  if (type == Record::kExecute) stamp_execute(&log_backlog_.back().second, now_ns());
   drain_log_backlog();
 }
 

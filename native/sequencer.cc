@@ -155,6 +155,7 @@ void Sequencer::submit(int32_t rank, std::string_view bytes) {
                              " twice");
   }
   pending.signatures[index] = record.signature;
+  lateness_.arrive(rank, &pending.arrivals);
   pending.disagrees |= record.signature != pending.first_signature;
   ++pending.count;
   if (record.num_payloads > 0 && !pending.disagrees) {
@@ -197,7 +198,8 @@ void Sequencer::complete(Key key, Pending* pending) {
     return;
   }
   const Signature& s = signatures_.find(pending->first_signature)->facts.signature;
-  Ready ready{key, pending->first_signature, pending->process_set, {}, {}};
+  Ready ready{key, pending->first_signature, pending->process_set, {}, {}, {}};
+  ready.last = lateness_.complete(pending->arrivals);
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (pending->signatures[i] == 0) ready.absent.push_back(ranks[i]);
   }
@@ -346,8 +348,11 @@ void Sequencer::execute(const std::vector<size_t>& batch) {
   Writer writer(&entry.payload);
   writer.value(ExecuteHeader{++sequence_, first.process_set, static_cast<uint32_t>(batch.size()),
                              static_cast<uint32_t>(payloads.size()),
-                             static_cast<uint32_t>(first.absent.size())});
-  for (size_t i : batch) writer.value(ExecuteItem{ready_[i].key, ready_[i].signature, 0});
+                             static_cast<uint32_t>(first.absent.size()), lateness_.now_ns()});
+  for (size_t i : batch) {
+    const Ready& ready = ready_[i];
+    writer.value(ExecuteItem{ready.key, ready.signature, ready.last.rank, ready.last.waited_ns});
+  }
   for (int64_t value : payloads) writer.value(value);
   for (int32_t rank : first.absent) writer.value(rank);
   log_.push_back(std::move(entry));

@@ -24,6 +24,7 @@
 
 #include "fusion.h"
 #include "intern_table.h"
+#include "lateness.h"
 #include "messages.h"
 #include "signature.h"
 
@@ -57,6 +58,8 @@ class Sequencer {
 
   // A record from `rank`. Throws std::runtime_error if it breaks the protocol.
   void handle(int32_t rank, Record type, std::string_view payload);
+  // The time of the records that follow, for who was late; see lateness.h.
+  void set_time(int64_t now_ns) { lateness_.set_time(now_ns); }
 
   // Decisions on rare events.
   void assign_name(std::string_view scoped_name);
@@ -96,6 +99,7 @@ class Sequencer {
     uint32_t first_signature = 0;
     std::vector<uint32_t> signatures;            // by member, 0: not submitted
     std::vector<std::vector<int64_t>> payloads;  // by member; empty if the signature has none
+    Arrivals arrivals;
   };
   struct Ready {
     Key key;
@@ -103,6 +107,7 @@ class Sequencer {
     uint32_t process_set;
     std::vector<int64_t> payloads;  // of all members
     std::vector<int32_t> absent;
+    Last last;
   };
   using PendingMap = std::unordered_map<Key, Pending>;
 
@@ -150,6 +155,7 @@ class Sequencer {
   int32_t num_to_forget_ = 0;  // ranks that have not confirmed the round yet; 0: none is on
   PendingMap pending_;
   std::vector<Ready> ready_;
+  Lateness lateness_{size_};
   std::deque<LogEntry> log_;
   std::deque<RareEvent> rare_;
 };

@@ -57,6 +57,7 @@ bool StageBoard::wait(uint32_t local_rank, Stage stage, uint64_t ticket) {
   RankBlock& block = segment_->block(local_rank);
   auto& word = block.stages[static_cast<size_t>(stage)];
   if (word.load(std::memory_order_acquire) >= ticket) return true;
+  const WaitClock clock(metrics_, metrics_ == nullptr ? kNobody : ranks_[local_rank]);
   const int64_t spin_end = spin_ns_ > 0 ? now_ns() + spin_ns_ : 0;
   while (spin_end != 0) {
     for (int i = 0; i < kLooksPerClockRead; ++i) {

@@ -9,9 +9,11 @@
 
 #include <cstdint>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "long_wait.h"
+#include "metrics.h"
 #include "segment.h"
 
 namespace sirtaki {
@@ -38,6 +40,12 @@ class StageBoard {
   // `spin_ns`: how long to look before sleeping in the kernel.
   StageBoard(Segment* segment, int64_t spin_ns, const LongWait* long_wait);
 
+  // Counts how long this rank waits for whom; `ranks`: the global ranks by local rank.
+  void count_waits(Metrics* metrics, std::vector<int32_t> ranks) {
+    metrics_ = metrics;
+    ranks_ = std::move(ranks);
+  }
+
   // Waits until this rank's slot for the ticket is free, which it is once all who read it have finished its
   // last ticket; `readers` are the local ranks that will read it now. nullptr: the job has failed.
   char* claim_slot(uint64_t ticket, const std::vector<uint32_t>& readers);
@@ -61,6 +69,8 @@ class StageBoard {
   int64_t spin_ns_;
   const LongWait* long_wait_;
   std::vector<SlotUse> last_use_;
+  Metrics* metrics_ = nullptr;
+  std::vector<int32_t> ranks_;
 };
 
 }  // namespace sirtaki
