@@ -228,12 +228,15 @@ def _leave_at_exit() -> None:
     if is_initialized():
         job = current("exit")
         with _lock:
-            # Waiting here sleeps, in MPI_Finalize it would not; and a rank that fails meanwhile is still heard.
-            job.engine.leave_and_wait_for_all()
-            failed = job.engine.native.failed
-            other_is_silent = job.engine.other_is_silent
-            job.close()
-            _job = None
+            try:
+                # Waiting here sleeps, in MPI_Finalize it would not; and a rank that fails meanwhile is still heard.
+                job.engine.leave_and_wait_for_all()
+            finally:
+                # Also after Ctrl-C: a thread that still ran while Python ends would crash the process.
+                failed = job.engine.native.failed
+                other_is_silent = job.engine.other_is_silent
+                job.close()
+                _job = None
         # A silent rank does not end by itself: the launcher must hear of it, whatever code the program gives.
         if other_is_silent or (failed and _ended_by_another):
             _exit_now(ENDED_BY_ANOTHER_EXIT_CODE)
