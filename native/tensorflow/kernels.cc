@@ -100,6 +100,7 @@ int status_code(int32_t error) {
     case SIRTAKI_RANKS_FAILED:
     case SIRTAKI_UNRESPONSIVE:
     case SIRTAKI_RANK_LEFT:
+    case SIRTAKI_RANK_JOINED:
       return kAborted;
     case SIRTAKI_STALLED:
       return kDeadlineExceeded;
