@@ -34,6 +34,14 @@ _LEAST_SLOT_BYTES_PER_RANK = 64  # a cache line for each block of an allgather
 _SECRET_BYTES = 16
 _HELLO = struct.Struct(f"<i{_SECRET_BYTES}s")  # rank, secret
 
+_MISSING = (
+    "all ranks to call it. A rank that is missing may have ended before, may never call init(), may give another comm, or may "
+    "still prepare: then call init() first, or raise SIRTAKI_START_TIMEOUT."
+)
+_SILENT = (
+    "ranks that have called it, but do not go on: they may be stopped, or busy beyond measure (SIRTAKI_START_TIMEOUT)."
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Introduction:
@@ -99,7 +107,8 @@ def connect(settings: Settings, comm: Any, group: Any) -> tuple[Topology, _nativ
         )
     with contextlib.ExitStack() as stack:
         links = _Links(topology, settings, stack)
-        meetings: list[Meeting] = world.allgather(links.meeting())
+        with waiting_for_all(settings, _SILENT):
+            meetings: list[Meeting] = world.allgather(links.meeting())
         links.meet(meetings)
         spin_us = settings.spin_us
         if spin_us is None:
@@ -123,9 +132,10 @@ def connect(settings: Settings, comm: Any, group: Any) -> tuple[Topology, _nativ
 
 
 @contextlib.contextmanager
-def waiting_for_all(settings: Settings) -> Iterator[None]:
+def waiting_for_all(settings: Settings, why: str = _MISSING) -> Iterator[None]:
     """End this process, saying why, if other ranks do not come to meet it in time."""
-    watchdog = _native.Watchdog(settings.start_timeout, _missing_text(settings))
+    text = f"sirtaki: process {os.getpid()} has waited in init() for {settings.start_timeout:g} seconds for {why}\n"
+    watchdog = _native.Watchdog(settings.start_timeout, text)
     try:
         yield
     finally:
@@ -140,14 +150,6 @@ def check_agreement(everybody: Sequence[Introduction]) -> None:
         if others:
             listed = ", ".join(f"{value!r} on rank {rank}" for rank, value in list(others.items())[:8])
             raise ConfigError(f"{fact} must be the same on all ranks, but is {expected!r} on rank 0 and {listed}")
-
-
-def _missing_text(settings: Settings) -> str:
-    return (
-        f"sirtaki: process {os.getpid()} has waited in init() for {settings.start_timeout:g} seconds for all ranks to "
-        "call it. A rank that is missing may have ended before, may never call init(), may give another comm, or "
-        "may still prepare: then call init() first, or raise SIRTAKI_START_TIMEOUT.\n"
-    )
 
 
 def _introduce(rank: int, settings: Settings) -> Introduction:

@@ -87,7 +87,7 @@ void Engine::report_broken(const std::string& what) {
 
 bool Engine::announce_failure(const std::string& text, int32_t code) {
   if (!segment_) return false;
-  const bool first = segment_->post_failure(topology_.rank, code, text);
+  const bool first = segment_->post_failure(topology_.rank, text, code);
   relay_->knock();
   return first;
 }

@@ -78,9 +78,9 @@ class Engine {
   Outcome submit_and_wait(const sirtaki_request& request, const std::function<bool()>& condition,
                           const LongWaitAction* long_wait = nullptr);
 
-  // Waits until `condition` holds; it is asked by the waiting thread and must be cheap. With a deadline
-  // (monotonic time; negative: none) the caller does not drive, for it could not leave a batch half done.
-  Outcome wait(const std::function<bool()>& condition, int64_t deadline_ns,
+  // Waits until `condition` holds; it is asked by the waiting thread and must be cheap. timeout_ns < 0: for
+  // ever. With a timeout the caller does not drive, for it could not leave a batch half done.
+  Outcome wait(const std::function<bool()>& condition, int64_t timeout_ns,
                const LongWaitAction* long_wait = nullptr);
   // Body of the coordinator thread; returns kRare or kStopped.
   Outcome run_coordinator();

@@ -104,10 +104,11 @@ Outcome Engine::submit_and_wait(const sirtaki_request& request, const std::funct
   return drive(condition, long_wait);
 }
 
-Outcome Engine::wait(const std::function<bool()>& condition, int64_t deadline_ns,
+Outcome Engine::wait(const std::function<bool()>& condition, int64_t timeout_ns,
                      const LongWaitAction* long_wait) {
   if (!segment_) return condition() ? Outcome::kDone : Outcome::kTimedOut;
-  const bool may_drive = deadline_ns < 0;
+  const bool may_drive = timeout_ns < 0;
+  const int64_t deadline_ns = may_drive ? -1 : now_ns() + timeout_ns;
   for (;;) {
     if (condition()) return Outcome::kDone;
     if (may_drive && take_role()) {

@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <memory>
@@ -206,13 +207,14 @@ std::unique_ptr<Handle> make_call(const CallSpec& spec, std::vector<py::array> i
 // handlers run in between and may raise.
 template <typename Condition>
 Outcome wait_with_signals(Engine* engine, const Condition& condition, int64_t timeout_ns) {
-  const int64_t deadline_ns = timeout_ns < 0 ? -1 : now_ns() + timeout_ns;
+  const int64_t deadline_ns = now_ns() + timeout_ns;
   const Interruption interruption(engine);
   for (;;) {
     Outcome outcome;
     {
       const py::gil_scoped_release release;
-      outcome = engine->wait(condition, deadline_ns, interruption.action());
+      const int64_t left_ns = timeout_ns < 0 ? -1 : std::max<int64_t>(deadline_ns - now_ns(), 0);
+      outcome = engine->wait(condition, left_ns, interruption.action());
     }
     interruption.rethrow();
     if (outcome != Outcome::kInterrupted) return outcome;

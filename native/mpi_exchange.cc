@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <string>
 
-#include "engine_abi.h"
 #include "platform.h"
 
 namespace sirtaki {
@@ -35,10 +34,9 @@ void MpiExchange::check(int code, const char* what, int32_t rank) {
   // Mostly MPI has met a rank that died, of which the relay hears too and knows more: let it speak first.
   for (int i = 0; i < kWaitsForRelay && !segment_->failed(); ++i) sleep_ns(kWaitForRelayNs);
   if (segment_->failed()) return;
-  segment_->post_failure(rank, SIRTAKI_RANKS_FAILED,
-                         std::string(what) + " rank " + std::to_string(rank) +
-                             " failed inside MPI with error code " + std::to_string(code) +
-                             ". The connection between the hosts or the rank itself may be gone.");
+  segment_->post_failure(rank, std::string(what) + " rank " + std::to_string(rank) +
+                                   " failed inside MPI with error code " + std::to_string(code) +
+                                   ". The connection between the hosts or the rank itself may be gone.");
 }
 
 void MpiExchange::send(int32_t rank, const void* buffer, size_t bytes) {

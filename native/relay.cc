@@ -14,7 +14,6 @@
 #include <system_error>
 #include <utility>
 
-#include "engine_abi.h"
 #include "log.h"
 
 namespace sirtaki {
@@ -188,7 +187,7 @@ bool Relay::may_go(const Link& link) const {
 
 void Relay::report_death(int32_t rank) {
   log_message(LogLevel::kInfo, "noticed the end of " + labels_[rank] + ", which had not left the job");
-  segment_->post_failure(rank, SIRTAKI_RANKS_FAILED,
+  segment_->post_failure(rank,
                          labels_[rank] +
                              " ended unexpectedly: it was killed, crashed, or exited without leaving the "
                              "job. The job cannot go on; look for that rank's own last messages.");
@@ -197,14 +196,14 @@ void Relay::report_death(int32_t rank) {
 void Relay::report_silence(int32_t rank) {
   std::array<char, 32> limit;
   std::snprintf(limit.data(), limit.size(), "%g", static_cast<double>(heartbeat_.limit_ns()) * 1e-9);
-  // The limit and not the time that was measured: several ranks may report this, and the texts are to be
-  // equal.
-  segment_->post_failure(rank, SIRTAKI_UNRESPONSIVE,
-                         labels_[rank] + " has been unresponsive for more than " + limit.data() +
-                             " seconds: it is stopped (SIGSTOP, Ctrl-Z, a debugger), or its host or the "
-                             "network to it hangs. The "
-                             "job cannot go on. If it is meant to be stopped for so long, raise "
-                             "SIRTAKI_UNRESPONSIVE_TIME_SECONDS; 0 means for ever.");
+  // The limit and not the time that was measured: several ranks may report this, all with the same text.
+  segment_->post_failure(
+      rank,
+      labels_[rank] + " has been unresponsive for more than " + limit.data() +
+          " seconds: it is stopped (SIGSTOP, Ctrl-Z, a debugger), or its host or the network to it hangs. "
+          "The job cannot go on. If it is meant to be stopped for so long, raise "
+          "SIRTAKI_UNRESPONSIVE_TIME_SECONDS; 0 means for ever.",
+      SIRTAKI_UNRESPONSIVE);
 }
 
 int Relay::idle_ms() const {
@@ -255,7 +254,7 @@ void Relay::on_link_closed(Link* link, int error) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link->socket.get(), nullptr);
   if (may_go(*link)) return;
   if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH) {
-    segment_->post_failure(link->agent, SIRTAKI_RANKS_FAILED,
+    segment_->post_failure(link->agent,
                            labels_[link->agent] +
                                " cannot be reached any more: its host has gone down without a word, or the "
                                "network to it has (" +
@@ -301,7 +300,7 @@ void Relay::on_frame(int32_t rank, Record type, std::string_view payload) {
     const auto code = reader.value<int32_t>();
     log_message(LogLevel::kInfo, "heard from another host that the job has failed: " +
                                      std::string(payload.substr(sizeof code)));
-    segment_->post_failure(rank, code, reader.rest());
+    segment_->post_failure(rank, reader.rest(), code);
     return;
   }
   if (topology_.rank == 0) {

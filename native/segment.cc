@@ -135,7 +135,7 @@ void Segment::ring_all() {
   for (uint32_t r = 0; r < shape_.local_size; ++r) ring(r);
 }
 
-bool Segment::post_failure(int32_t rank, int32_t code, std::string_view text) {
+bool Segment::post_failure(int32_t rank, std::string_view text, int32_t code) {
   bool first = false;
   {
     const std::lock_guard<std::mutex> lock(report_mutex_);

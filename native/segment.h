@@ -17,6 +17,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine_abi.h"
 #include "platform.h"
 #include "ring.h"
 
@@ -112,7 +113,7 @@ class Segment {
 
   // Posts the first failure of the job and wakes all sleepers of this host; later ones change nothing, but
   // wake as well. Returns whether this was the first. `code`: sirtaki_error.
-  bool post_failure(int32_t rank, int32_t code, std::string_view text);
+  bool post_failure(int32_t rank, std::string_view text, int32_t code = SIRTAKI_RANKS_FAILED);
   // Wakes all sleepers of this host, for whom a failure is news.
   void wake_all();
   bool failed() const;

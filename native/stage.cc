@@ -74,7 +74,7 @@ bool StageBoard::wait(uint32_t local_rank, Stage stage, uint64_t ticket) {
     if (reached) break;
     const Wake wake =
         futex_wait(futex_word(&word), static_cast<uint32_t>(seen), kLongestSleepNs, Scope::kShared);
-    if (wake != Wake::kWoken) long_wait_->happens();
+    if (wake != Wake::kWoken && long_wait_ != nullptr) long_wait_->happens();
   }
   block.stage_sleepers.fetch_sub(1, std::memory_order_relaxed);
   return reached;

@@ -37,8 +37,9 @@ class Tickets {
 
 class StageBoard {
  public:
-  // `spin_ns`: how long to look before sleeping in the kernel.
-  StageBoard(Segment* segment, int64_t spin_ns, const LongWait* long_wait);
+  // `spin_ns`: how long to look before sleeping in the kernel. `long_wait`: told of long waits, may be
+  // nullptr.
+  StageBoard(Segment* segment, int64_t spin_ns, const LongWait* long_wait = nullptr);
 
   // Counts how long this rank waits for whom; `ranks`: the global ranks by local rank.
   void count_waits(Metrics* metrics, std::vector<int32_t> ranks) {

@@ -95,6 +95,20 @@ def test_stopped_rank_is_ended_although_all_others_end_well(ranks, hosts, catch)
     assert result.returncode == 128 + signal.SIGKILL
 
 
+def test_rank_that_is_stopped_in_init_is_noticed():
+    program = """
+        import os, signal
+        import sirtaki
+        from sirtaki import bootstrap
+        if os.environ["PMI_RANK"] == "1":
+            bootstrap.check_agreement = lambda everybody: os.kill(os.getpid(), signal.SIGSTOP)
+        sirtaki.init()
+    """
+    env = {"SIRTAKI_START_TIMEOUT": "2"}
+    result = run_ranks(2, program, env=env, launcher_options=SHORT, expect_failure=True)
+    assert "has waited in init() for 2 seconds for ranks that have called it" in result.stderr(0)
+
+
 def test_zero_is_never():
     args = ["stop-for", 1, "computing"]
     env = {"SIRTAKI_UNRESPONSIVE_TIME_SECONDS": "0"}
