@@ -35,8 +35,8 @@ _SECRET_BYTES = 16
 _HELLO = struct.Struct(f"<i{_SECRET_BYTES}s")  # rank, secret
 
 _MISSING = (
-    "all ranks to call it. A rank that is missing may have ended before, may never call init(), may give another comm, or may "
-    "still prepare: then call init() first, or raise SIRTAKI_START_TIMEOUT."
+    "all ranks to call it. A rank that is missing may have ended before, may never call init(), may give another comm, "
+    "or may still prepare: then call init() first, or raise SIRTAKI_START_TIMEOUT."
 )
 _SILENT = (
     "ranks that have called it, but do not go on: they may be stopped, or busy beyond measure (SIRTAKI_START_TIMEOUT)."

@@ -84,8 +84,13 @@ def start(comm: Any) -> bool:
             os.environ[config.RANK_PID] = str(os.getpid())
         limits = Limits(settings.stall_check_time_seconds, settings.stall_shutdown_time_seconds)
         engine = Engine(native, topology.size, topology.rank, limits)
-        _job = _Job(topology, engine, group, is_alone)
-        _job.observation = Observation(settings, topology, native)
+        made = _Job(topology, engine, group, is_alone)
+        try:
+            made.observation = Observation(settings, topology, native)
+        except BaseException:
+            made.close()  # a port that is taken, a file that cannot be written: this rank has not joined
+            raise
+        _job = made
         return True
 
 

@@ -5,8 +5,8 @@
 // there and then; the batch has a moment more to end, then the job is given up and the call raises. Handlers
 // of the application wait for the batch's end: they may use Sirtaki, which in the midst of a batch would wait
 // for itself.
-#ifndef SIRTAKI_INTERRUPTION_H_
-#define SIRTAKI_INTERRUPTION_H_
+#ifndef SIRTAKI_MODULE_INTERRUPTION_H_
+#define SIRTAKI_MODULE_INTERRUPTION_H_
 
 #include <pybind11/pybind11.h>
 
@@ -40,4 +40,4 @@ class Interruption {
 
 }  // namespace sirtaki
 
-#endif  // SIRTAKI_INTERRUPTION_H_
+#endif  // SIRTAKI_MODULE_INTERRUPTION_H_

@@ -1,4 +1,4 @@
-#include "interruption.h"
+#include "module_interruption.h"
 
 #include <csignal>
 
