@@ -18,8 +18,8 @@
 #include "dtypes.h"
 #include "engine.h"
 #include "engine_abi.h"
-#include "module_interruption.h"
 #include "module_control_plane.h"
+#include "module_interruption.h"
 #include "module_observability.h"
 #include "watchdog.h"
 
