@@ -6,6 +6,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
+import keras  # noqa: E402
 import sirtaki.tensorflow as hvd  # noqa: E402
 
 
@@ -126,3 +127,25 @@ def test_xla_is_refused_with_the_way_out() -> None:
 
     with pytest.raises(NotImplementedError, match="jit_compile=False"):
         step.get_concrete_function(SCALAR)
+
+
+def test_operations_without_a_known_gradient_are_refused():
+    hvd.init()
+    for op in (3, 4, 5, 2):
+        for call in (
+            lambda op=op: hvd.allreduce(tf.ones(2), op=op),
+            lambda op=op: hvd.grouped_allreduce([tf.ones(2)], op=op),
+            lambda op=op: hvd.DistributedGradientTape(tf.GradientTape(), op=op),
+            lambda op=op: hvd.DistributedOptimizer(keras.optimizers.SGD(), op=op),
+        ):
+            with pytest.raises(NotImplementedError, match="Average or Sum"):
+                call()
+
+
+def test_factors_of_whole_numbers_are_refused():
+    hvd.init()
+    for factor in ("prescale_factor", "postscale_factor"):
+        with pytest.raises(TypeError, match="int32"):
+            hvd.allreduce(tf.constant([10, 20]), op=hvd.Sum, **{factor: 0.5})
+        with pytest.raises(TypeError, match="int64"):
+            hvd.grouped_allreduce([tf.constant([1], tf.int64)], **{factor: 2.5})

@@ -17,9 +17,9 @@ from typing import Any
 
 import sirtaki
 import tensorflow as tf
-from sirtaki.reduce_ops import resolve
 from sirtaki.tensorflow import names
 from sirtaki.tensorflow._library import raw_ops
+from sirtaki.tensorflow.operations import check_factors, resolve
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import control_flow_util
 
@@ -69,6 +69,7 @@ def allreduce(
     if isinstance(tensor, tf.IndexedSlices):
         return _allreduce_slices(tensor, op, prescale_factor * postscale_factor, name)
     tensor = _convert("allreduce", tensor, REDUCIBLE, name)
+    check_factors(tensor.dtype, prescale_factor, postscale_factor)
     return raw_ops.sirtaki_allreduce(
         tensor,
         reduce_op=op,
@@ -107,6 +108,7 @@ def grouped_allreduce(
     base = name or (names.automatic("grouped_allreduce") if converted else "")
     by_dtype: dict[tf.DType, list[int]] = {}
     for position, tensor in enumerate(converted):
+        check_factors(tensor.dtype, prescale_factor, postscale_factor)
         by_dtype.setdefault(tensor.dtype, []).append(position)
     results: list[Any] = [None] * len(converted)
     for dtype, positions in by_dtype.items():

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import keras
-from sirtaki.reduce_ops import resolve
+from sirtaki.tensorflow.operations import resolve
 from sirtaki.tensorflow.reduction import GradientReduction, is_marked_as_reduced
 
 # Set while a LossScaleOptimizer that has reduced already runs the optimizer inside it.

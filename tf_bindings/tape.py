@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
-from sirtaki.reduce_ops import resolve
 from sirtaki.tensorflow import names
+from sirtaki.tensorflow.operations import resolve
 from sirtaki.tensorflow.reduction import GradientReduction, mark_as_reduced
 
 
