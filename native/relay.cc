@@ -343,6 +343,8 @@ void Relay::forward_up_rings() {
   std::string payload;
   for (uint32_t local = 0; local < segment_->shape().local_size; ++local) {
     while (segment_->read_up(local, &type, &payload)) {
+      // A rank that leaves because the job has failed must not be heard of before the failure is.
+      forward_failure();
       send(links_.front().get(), ranks_here_[local], type, payload);
     }
   }

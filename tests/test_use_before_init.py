@@ -12,6 +12,7 @@ NEEDS_NO_JOB = {
     *("Adasum", "Average", "Max", "Min", "Product", "Sum", "ReduceOp"),
     *("Handle", "ProcessSet", "__version__", "errors", "global_process_set"),
     *("init", "is_initialized", "shutdown"),
+    "Straggler",
     *("poll", "synchronize"),  # their handle comes from another function
 }
 _ONE = "np.ones(2)"
@@ -21,6 +22,8 @@ _ARGUMENTS = {
     **dict.fromkeys(("broadcast", "broadcast_", "broadcast_async", "broadcast_async_"), f"{_ONE}, 0"),
     "broadcast_object": "1, 0",
     "allgather_object": "1",
+    "start_timeline": "'timeline.json'",
+    **dict.fromkeys(("metrics", "stragglers", "stop_timeline"), ""),
     **dict.fromkeys(("barrier", "barrier_async", "join", "join_async"), ""),
     **dict.fromkeys(("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"), ""),
 }
