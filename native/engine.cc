@@ -93,6 +93,7 @@ bool Engine::announce_failure(const std::string& text, int32_t code) {
 }
 
 void Engine::leave() {
+  if (failed()) return;  // nobody is to hear that this rank left who has not heard why
   const std::lock_guard<std::mutex> lock(mutex_);
   if (closed_error_ == SIRTAKI_OK) {
     closed_error_ = SIRTAKI_NOT_INITIALIZED;

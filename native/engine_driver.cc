@@ -195,6 +195,9 @@ bool Engine::step() {
         blocked.store(0, std::memory_order_seq_cst);
         knock_sequencer();
       }
+      // An entry that follows from a failure, such as the error about a rank that left because of it, is in
+      // the log after the failure was posted: the next step tells the failure instead.
+      if (segment_->failed()) return true;
       read_entry(type, payload_);
       progress = true;
     }
