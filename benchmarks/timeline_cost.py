@@ -38,7 +38,7 @@ def work(folder: str) -> None:
     arrays = {"small": np.ones(256, np.float32), "1 MiB": np.ones(2**18, np.float32)}
     for array in arrays.values():
         for _ in range(5):
-            sirtaki.allreduce_(array, name="w", op=sirtaki.Max)
+            sirtaki.allreduce_(array, name="w", op=sirtaki.Sum)
     for name, array in arrays.items():
         for is_on in (False, True):
             sirtaki.barrier()
@@ -46,7 +46,7 @@ def work(folder: str) -> None:
                 sirtaki.start_timeline(f"{folder}/{name}.json")
             border()
             for _ in range(_CALLS):
-                sirtaki.allreduce_(array, name="w", op=sirtaki.Max)
+                sirtaki.allreduce_(array, name="w", op=sirtaki.Sum)
             if is_on:
                 sirtaki.stop_timeline()
             border()

@@ -208,8 +208,8 @@ class Settings:
         _level,
         None,
         False,
-        "Least level of the messages of the logger `sirtaki`: trace, debug, info, warning, error or fatal. Default: "
-        "what the application has set, else warning.",
+        "Least level of the messages of the logger `sirtaki`: trace, debug, info, warning, error, fatal or off. "
+        "Default: what the application has set, else warning.",
     )
     allow_unwrapped_optimizer: bool = _setting(
         "SIRTAKI_ALLOW_UNWRAPPED_OPTIMIZER",

@@ -11,7 +11,7 @@ from sirtaki import _native
 logger = logging.getLogger("sirtaki")
 
 TRACE = 5
-# Horovod's names. Python has no trace, and writes CRITICAL for fatal.
+# Horovod's names. Python has no trace and no off, and writes CRITICAL for fatal.
 LEVELS = {
     "trace": TRACE,
     "debug": logging.DEBUG,
@@ -19,6 +19,7 @@ LEVELS = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
     "fatal": logging.CRITICAL,
+    "off": logging.CRITICAL + 1,
 }
 logging.addLevelName(TRACE, "TRACE")
 

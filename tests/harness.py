@@ -78,7 +78,7 @@ def run_ranks(
     *,
     hosts: int = 1,
     env: Mapping[str, str] | None = None,
-    timeout: float = 60.0,
+    timeout: float = 120.0,
     expect_failure: bool = False,
     launcher_options: Sequence[str] = (),
 ) -> Result:

@@ -54,6 +54,23 @@ def test_file_cut_off_at_any_byte_loads(tmp_path):
         assert isinstance(json.loads(lines + b"]"), list)
 
 
+def test_names_with_line_ends_of_unicode_are_merged(tmp_path):
+    names = ["next\x85line", "line\u2028separator", "paragraph\u2029separator", "carriage\rreturn", "file\x1cseparator"]
+    program = f"""
+        import numpy as np
+        import sirtaki
+        sirtaki.init()
+        sirtaki.start_timeline({str(tmp_path / "names.json")!r})
+        for name in {names!a}:
+            sirtaki.allreduce(np.ones(3), name=name)
+        sirtaki.stop_timeline()
+    """
+    run_ranks(1, program)
+    found = load(tmp_path / "names.json")
+    assert found.num_unreadable == 0
+    assert [e["args"]["name"] for e in found.events if e.get("name") == "thread_name"] == names
+
+
 def test_clocks_of_hosts_are_aligned_by_what_must_have_been():
     def timeline(boot, wall, begin, end):
         anchor = {"boot": boot, "monotonic_ns": 0, "realtime_ns": wall}
@@ -90,6 +107,18 @@ def test_level_of_messages(level, is_shown):
     for rank in range(2):
         shown = f"[{rank}] sirtaki INFO: joined a job of 2 ranks on 1 hosts as local rank {rank} of 2\n"
         assert (shown in result.stderr(rank)) == is_shown
+
+
+@pytest.mark.parametrize(("level", "is_shown"), [("fatal", True), ("OFF", False)])
+def test_off_lets_nothing_out(level, is_shown):
+    program = """
+        import logging
+        import sirtaki
+        sirtaki.init()
+        logging.getLogger("sirtaki").critical("the worst")
+    """
+    result = run_ranks(1, program, env={"SIRTAKI_LOG_LEVEL": level})
+    assert ("the worst" in result.stderr(0)) == is_shown
 
 
 def test_wrong_level_names_the_right_ones():

@@ -47,8 +47,9 @@ def load(path: str | os.PathLike[str]) -> RankTimeline:
         OSError: it cannot be read.
     """
     timeline = RankTimeline()
-    for line in Path(path).read_bytes().decode("utf-8", "replace").splitlines():
-        text = line.strip().removesuffix(",")
+    # Bytes: only they are split at line feeds alone; a tensor's name may have what else ends lines in Unicode.
+    for line in Path(path).read_bytes().splitlines():
+        text = line.decode("utf-8", "replace").strip().removesuffix(",")
         if text in ("", "[", "]"):
             continue
         try:
