@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# By sirtaki_kind in native/engine_abi.h.
-_COLLECTIVES = ("allreduce", "allgather", "broadcast", "barrier", "alltoall", "reducescatter")
+from sirtaki.kinds import OF_THE_JOB, Kind
+
 _NANOSECONDS = 1e-9
 
 
@@ -41,8 +41,9 @@ def as_metrics(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the native counters in the form of `sirtaki.metrics`."""
     kinds: Sequence[tuple[int, int, int]] = raw["kinds"]
     collectives = {
-        name: dict(zip(("calls", "tensors", "bytes"), counts, strict=True))
-        for name, counts in zip(_COLLECTIVES, kinds, strict=False)
+        kind.label: dict(zip(("calls", "tensors", "bytes"), kinds[kind], strict=True))
+        for kind in Kind
+        if kind not in OF_THE_JOB
     }
     return {
         "collectives": collectives,

@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 from sirtaki import _native, errors, stall
+from sirtaki.kinds import Kind
 from sirtaki.negotiation import Signature, disagreement_text
 
 _log = logging.getLogger("sirtaki")
-
-# sirtaki_kind in native/engine_abi.h
-ALLREDUCE, ALLGATHER, BROADCAST, BARRIER, ALLTOALL, REDUCESCATTER, JOIN, ADD_PROCESS_SET, REMOVE_PROCESS_SET = range(9)
 
 Array = np.ndarray[Any, Any]
 
@@ -46,7 +44,7 @@ class Engine:
 
     def submit(
         self,
-        kind: int,
+        kind: Kind,
         inputs: Sequence[Array],
         outputs: Sequence[Array],
         *,

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 from sirtaki import job
 from sirtaki.dtypes import as_sendable, dtype_code
-from sirtaki.engine import ALLGATHER, ALLTOALL, BROADCAST
 from sirtaki.errors import InvalidArgumentError
 from sirtaki.handles import Handle
+from sirtaki.kinds import Kind
 from sirtaki.process_sets import ProcessSet, global_process_set, number_of
-from sirtaki.requests import check_in_place, check_name, gathered, group_by_type, name_of_part
+from sirtaki.requests import check_in_place, check_name, gathered, group_by_type, submit_by_type
 
 Array = np.ndarray[Any, Any]
 
@@ -231,7 +231,7 @@ def alltoall_async(
     if array.ndim == 0:
         raise InvalidArgumentError("a scalar has no rows to give away: give it a dimension")
     native = engine.submit(
-        ALLTOALL,
+        Kind.ALLTOALL,
         [array],
         [],
         dtype=dtype_code(array.dtype),
@@ -268,17 +268,7 @@ def _allgather(
     engine = job.current("allgather").engine
     number = number_of(process_set, engine)
     arrays, groups = group_by_type(tensors, "gather")
-    natives = [
-        engine.submit(
-            ALLGATHER,
-            [arrays[i] for i in positions],
-            [],
-            dtype=dtype_code(arrays[positions[0]].dtype),
-            name=name_of_part(name, arrays[positions[0]].dtype, len(groups)),
-            process_set=number,
-        )
-        for positions in groups
-    ]
+    natives = submit_by_type(engine, Kind.ALLGATHER, arrays, [], groups, name, process_set=number)
 
     def finish() -> list[tuple[Array, list[int]]]:
         placed = {
@@ -297,7 +287,7 @@ def _broadcast(
     check_name(name)
     engine = job.current("broadcast").engine
     native = engine.submit(
-        BROADCAST,
+        Kind.BROADCAST,
         [array],
         [output],
         dtype=dtype_code(array.dtype),

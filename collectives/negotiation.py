@@ -11,29 +11,17 @@ from collections.abc import Sequence
 
 from sirtaki import _native
 from sirtaki.dtypes import dtype_name
+from sirtaki.kinds import REDUCTIONS, WITHOUT_TENSORS, Kind
 from sirtaki.reduce_ops import ReduceOp
 
 _LONGEST_NAME = 300  # characters of a name that a message shows
-_KINDS = (
-    "allreduce",
-    "allgather",
-    "broadcast",
-    "barrier",
-    "alltoall",
-    "reducescatter",
-    "join",
-    "add_process_set",
-    "remove_process_set",
-)
-_REDUCTIONS = ("allreduce", "reducescatter")
-_WITHOUT_TENSORS = ("barrier", "join", "add_process_set", "remove_process_set")
 
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
     """What must be equal on all ranks, as a person reads it."""
 
-    operation: str
+    kind: Kind
     reduction: str
     dtype: str
     root_rank: int | None
@@ -46,13 +34,12 @@ class Signature:
     def decode(cls, encoded: bytes) -> Signature:
         """Decode the engine's bytes."""
         fields = _native.describe_signature(encoded)
-        operation = _KINDS[fields["kind"]]
-        reduces = operation in _REDUCTIONS
+        kind = Kind(fields["kind"])
         return cls(
-            operation=operation,
-            reduction=ReduceOp(fields["reduce_op"]).name if reduces else "",
-            dtype="" if operation in _WITHOUT_TENSORS else dtype_name(fields["dtype"]),
-            root_rank=fields["root_rank"] if operation == "broadcast" else None,
+            kind=kind,
+            reduction=ReduceOp(fields["reduce_op"]).name if kind in REDUCTIONS else "",
+            dtype="" if kind in WITHOUT_TENSORS else dtype_name(fields["dtype"]),
+            root_rank=fields["root_rank"] if kind == Kind.BROADCAST else None,
             prescale_factor=fields["prescale_factor"],
             postscale_factor=fields["postscale_factor"],
             shapes=tuple(tuple(s) for s in fields["shapes"]),
@@ -60,12 +47,12 @@ class Signature:
         )
 
     def __str__(self) -> str:
-        if self.operation in _WITHOUT_TENSORS:
-            return f"{self.operation}({', '.join(map(str, self.values))})" if self.values else self.operation
+        if self.kind in WITHOUT_TENSORS:
+            return f"{self.kind.label}({', '.join(map(str, self.values))})" if self.values else self.kind.label
         shapes = [str(s).replace("-1", "any") for s in self.shapes]
         if len(shapes) > 6:
             shapes[5:] = [f"... ({len(shapes)} tensors)"]
-        text = f"{self.operation} of {self.dtype} {', '.join(shapes)}"
+        text = f"{self.kind.label} of {self.dtype} {', '.join(shapes)}"
         if self.reduction:
             text += f" with op={self.reduction}"
         if self.root_rank is not None:
@@ -79,7 +66,7 @@ class Signature:
 
 def _differing_fields(signatures: Sequence[Signature]) -> list[str]:
     words = {
-        "operation": "operation",
+        "kind": "operation",
         "reduction": "reduction",
         "dtype": "type",
         "root_rank": "root rank",
@@ -88,7 +75,7 @@ def _differing_fields(signatures: Sequence[Signature]) -> list[str]:
         "shapes": "shape",
         "values": "process set",
     }
-    if len({s.operation for s in signatures}) > 1:
+    if len({s.kind for s in signatures}) > 1:
         return ["operation"]
     return [word for field, word in words.items() if len({getattr(s, field) for s in signatures}) > 1]
 
@@ -101,7 +88,7 @@ def disagreement_text(name: str, sent: Sequence[tuple[int, Signature]]) -> str:
         sent: each rank with what it sent.
 
     Example:
-        >>> a = Signature("allreduce", "Sum", "float32", None, 1.0, 1.0, ((2,),))
+        >>> a = Signature(Kind.ALLREDUCE, "Sum", "float32", None, 1.0, 1.0, ((2,),))
         >>> b = dataclasses.replace(a, dtype="float64")
         >>> print(disagreement_text("w", [(0, a), (1, b), (2, b)]))
         'w' differs between ranks in its type: rank 0 sent allreduce of float32 (2,) with op=Sum; ranks 1, 2 \

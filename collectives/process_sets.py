@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sirtaki import job, mpi
-from sirtaki.engine import ADD_PROCESS_SET, REMOVE_PROCESS_SET, Engine
+from sirtaki.engine import Engine
 from sirtaki.errors import InvalidArgumentError
+from sirtaki.kinds import Kind
 
 
 class ProcessSet:
@@ -124,7 +125,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         raise InvalidArgumentError(f"{made!r} has been added already")
     if made.mpi_comm is not None:
         made._ranks = mpi.ranks_of(made.mpi_comm)
-    handle = current.engine.submit(ADD_PROCESS_SET, [], [], values=made._ranks, wait=True)
+    handle = current.engine.submit(Kind.ADD_PROCESS_SET, [], [], values=made._ranks, wait=True)
     current.engine.raise_for(handle)
     made.process_set_id = handle.result
     made._engine = current.engine
@@ -149,7 +150,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         raise InvalidArgumentError("the set of all ranks cannot be removed")
     if process_set.process_set_id is None or process_set._engine is not current.engine:
         return False
-    handle = current.engine.submit(REMOVE_PROCESS_SET, [], [], values=[process_set.process_set_id], wait=True)
+    handle = current.engine.submit(Kind.REMOVE_PROCESS_SET, [], [], values=[process_set.process_set_id], wait=True)
     current.engine.raise_for(handle)
     process_set.process_set_id = None
     return True

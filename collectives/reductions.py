@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from sirtaki import _native, job
 from sirtaki.dtypes import as_sendable, check_reducible, dtype_code
-from sirtaki.engine import ALLREDUCE, REDUCESCATTER, Engine
+from sirtaki.engine import Engine
 from sirtaki.errors import InvalidArgumentError
 from sirtaki.handles import Handle
+from sirtaki.kinds import Kind
 from sirtaki.process_sets import ProcessSet, global_process_set, number_of
 from sirtaki.reduce_ops import ReduceOp, resolve
-from sirtaki.requests import check_in_place, check_name, group_by_type, name_of_part
+from sirtaki.requests import check_in_place, check_name, group_by_type, submit_by_type
 
 Array = np.ndarray[Any, Any]
 
@@ -329,7 +330,7 @@ def _allreduce_one(
     check_reducible(array.dtype, reduce_op, prescale != 1.0 or postscale != 1.0)
     output = array if in_place else np.empty_like(array)
     native = engine.submit(
-        ALLREDUCE,
+        Kind.ALLREDUCE,
         [array],
         [output],
         dtype=dtype_code(array.dtype),
@@ -353,7 +354,6 @@ def _allreduce_group(
     process_set: ProcessSet,
     in_place: bool = False,
 ) -> Handle[list[Array]]:
-    """Submit one request per element type."""
     check_name(name)
     engine = job.current("grouped_allreduce").engine
     reduce_op = resolve(average, op)
@@ -361,20 +361,13 @@ def _allreduce_group(
     for array in arrays:
         check_reducible(array.dtype, reduce_op, prescale != 1.0 or postscale != 1.0)
     outputs = arrays if in_place else [np.empty_like(a) for a in arrays]
-    natives = [
-        engine.submit(
-            ALLREDUCE,
-            [arrays[i] for i in positions],
-            [outputs[i] for i in positions],
-            dtype=dtype_code(arrays[positions[0]].dtype),
-            name=name_of_part(name, arrays[positions[0]].dtype, len(groups)),
-            reduce_op=reduce_op,
-            process_set=number_of(process_set, engine),
-            prescale=prescale,
-            postscale=postscale,
-        )
-        for positions in groups
-    ]
+    natives = submit_by_type(
+        *(engine, Kind.ALLREDUCE, arrays, outputs, groups, name),
+        reduce_op=reduce_op,
+        process_set=number_of(process_set, engine),
+        prescale=prescale,
+        postscale=postscale,
+    )
     return Handle(engine, natives, lambda: outputs)
 
 
@@ -400,18 +393,11 @@ def _reducescatter(
     # A rank outside the set gets the engine's error.
     index, size = process_set.rank() or 0, process_set.size()
     outputs = [np.empty((len(a) // size + (index < len(a) % size), *a.shape[1:]), a.dtype) for a in arrays]
-    natives = [
-        engine.submit(
-            REDUCESCATTER,
-            [arrays[i] for i in positions],
-            [outputs[i] for i in positions],
-            dtype=dtype_code(arrays[positions[0]].dtype),
-            name=name_of_part(name, arrays[positions[0]].dtype, len(groups)),
-            reduce_op=reduce_op,
-            process_set=number,
-            prescale=prescale,
-            postscale=postscale,
-        )
-        for positions in groups
-    ]
+    natives = submit_by_type(
+        *(engine, Kind.REDUCESCATTER, arrays, outputs, groups, name),
+        reduce_op=reduce_op,
+        process_set=number,
+        prescale=prescale,
+        postscale=postscale,
+    )
     return engine, natives, lambda: outputs

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sirtaki import _native
-from sirtaki.dtypes import as_sendable
+from sirtaki.dtypes import as_sendable, dtype_code
+from sirtaki.engine import Engine
+from sirtaki.kinds import Kind
 
 Array = np.ndarray[Any, Any]
 
@@ -56,9 +58,41 @@ def group_by_type(tensors: Sequence[npt.ArrayLike], what: str) -> tuple[list[Arr
     return arrays, list(positions.values())
 
 
-def name_of_part(name: str | None, dtype: np.dtype[Any], num_parts: int) -> str | None:
+def _name_of_part(name: str | None, dtype: np.dtype[Any], num_parts: int) -> str | None:
     """Return the name of the request for one type of a group."""
     return name if name is None or num_parts == 1 else f"{name}/{dtype.name}"
+
+
+def submit_by_type(
+    engine: Engine,
+    kind: Kind,
+    arrays: Sequence[Array],
+    outputs: Sequence[Array],
+    groups: Sequence[Sequence[int]],
+    name: str | None,
+    **arguments: Any,
+) -> list[_native.Handle]:
+    """Submit one request per element type.
+
+    Args:
+        arrays: all inputs; groups: their positions, by type (see `group_by_type`).
+        outputs: as many as inputs, or none if the engine makes them.
+        arguments: the other arguments of `Engine.submit`.
+    """
+    handles = []
+    for positions in groups:
+        dtype = arrays[positions[0]].dtype
+        handles.append(
+            engine.submit(
+                kind,
+                [arrays[i] for i in positions],
+                [outputs[i] for i in positions] if outputs else [],
+                dtype=dtype_code(dtype),
+                name=_name_of_part(name, dtype, len(groups)),
+                **arguments,
+            )
+        )
+    return handles
 
 
 def gathered(native: _native.Handle, tensor: int, like: Array) -> tuple[Array, list[int]]:

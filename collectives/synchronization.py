@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sirtaki import job
-from sirtaki.engine import BARRIER, JOIN
 from sirtaki.handles import Handle
+from sirtaki.kinds import Kind
 from sirtaki.process_sets import ProcessSet, global_process_set, number_of
 from sirtaki.requests import check_name
 
@@ -85,12 +85,12 @@ def join_async() -> Handle[int]:
         True
     """
     engine = job.current("join").engine
-    native = engine.submit(JOIN, [], [])
+    native = engine.submit(Kind.JOIN, [], [])
     return Handle(engine, (native,), lambda: native.result)
 
 
 def _barrier(name: str | None, process_set: ProcessSet, wait: bool) -> Handle[None]:
     check_name(name)
     engine = job.current("barrier").engine
-    native = engine.submit(BARRIER, [], [], name=name, process_set=number_of(process_set, engine), wait=wait)
+    native = engine.submit(Kind.BARRIER, [], [], name=name, process_set=number_of(process_set, engine), wait=wait)
     return Handle(engine, (native,), lambda: None)

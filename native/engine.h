@@ -113,12 +113,6 @@ class Engine {
   // In a forked child: lets go of the parent's descriptors without a word to anybody.
   void abandon_after_fork();
 
-  struct Counters {
-    std::atomic<uint64_t> batches{0};
-    std::atomic<uint64_t> tensors{0};
-    std::atomic<uint64_t> bytes{0};
-  };
-  const Counters& counters() const { return counters_; }
   const std::shared_ptr<Metrics>& metrics() const { return metrics_; }
 
  private:
@@ -253,7 +247,6 @@ class Engine {
   std::unique_ptr<Sequencer> sequencer_;  // rank 0 of a job of several ranks
   mutable std::mutex sequencer_mutex_;    // the driver's steps against decisions from Python
   std::deque<LogEntry> log_backlog_;      // rank 0: entries that found the log full
-  Counters counters_;
   std::shared_ptr<Metrics> metrics_;
 
   mutable std::mutex mutex_;  // guards what follows

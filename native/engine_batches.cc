@@ -60,13 +60,7 @@ void Engine::on_execute(const std::string& payload) {
 }
 
 void Engine::execute(Batch* batch) {
-  counters_.batches.fetch_add(1, std::memory_order_relaxed);
-  for (const RequestPtr& request : batch->requests) {
-    counters_.tensors.fetch_add(request->tensors.size(), std::memory_order_relaxed);
-    uint64_t bytes = 0;
-    for (const Tensor& tensor : request->tensors) bytes += tensor.bytes;
-    counters_.bytes.fetch_add(bytes, std::memory_order_relaxed);
-  }
+  metrics_->count_begin();
   bool moved = true;
   const bool traced = Timeline::is_on();
   const uint64_t waited_before_ns = traced ? metrics_->total_data_wait_ns() : 0;

@@ -30,6 +30,8 @@ class Metrics {
         data_wait_ns(static_cast<size_t>(size)) {}
 
   void count_request(bool known) { add(known ? &cache_hits : &cache_misses, 1); }
+  void count_begin() { add(&batches_begun, 1); }
+  // At the batch's end, before its requests are done.
   void count_batch(int32_t kind, uint64_t calls, uint64_t tensors, uint64_t bytes);
   // From the log: the rank that a tensor waited for last.
   void count_last(int32_t rank, int64_t waited_ns);
@@ -44,6 +46,7 @@ class Metrics {
   };
   std::array<Kind, kKinds> kinds;  // by sirtaki_kind
   std::array<Count, kBatchClasses> batches{};
+  Count batches_begun{0};
   Count cache_hits{0};
   Count cache_misses{0};
   std::vector<Count> times_last;     // by rank; the same on all ranks

@@ -367,14 +367,7 @@ PYBIND11_MODULE(_native, m) {
       .def("close", &Engine::close, py::call_guard<py::gil_scoped_release>())
       .def("abandon_after_fork", &Engine::abandon_after_fork)
       .def_property_readonly("metrics",
-                             [](const Engine& engine) { return metrics_as_dict(*engine.metrics()); })
-      .def_property_readonly("counters", [](const Engine& engine) {
-        py::dict out;
-        out["batches"] = engine.counters().batches.load();
-        out["tensors"] = engine.counters().tensors.load();
-        out["bytes"] = engine.counters().bytes.load();
-        return out;
-      });
+                             [](const Engine& engine) { return metrics_as_dict(*engine.metrics()); });
 
   py::class_<Watchdog>(m, "Watchdog")
       .def(py::init<double, std::string>(), py::arg("seconds"), py::arg("text"))

@@ -29,6 +29,7 @@ py::dict metrics_as_dict(const Metrics& metrics) {
   py::dict out;
   out["kinds"] = kinds;
   out["batches"] = as_list(metrics.batches);
+  out["batches_begun"] = metrics.batches_begun.load();
   out["cache_hits"] = metrics.cache_hits.load();
   out["cache_misses"] = metrics.cache_misses.load();
   out["times_last"] = as_list(metrics.times_last);

@@ -10,8 +10,8 @@ import functools
 from collections.abc import Callable
 
 from sirtaki import _native
+from sirtaki.kinds import Kind
 
-ALLREDUCE, ALLGATHER, BROADCAST, BARRIER = range(4)
 UINT8, FLOAT32, FLOAT64 = 1, 11, 12
 ELEMENT_BYTES = {UINT8: 1, FLOAT32: 4, FLOAT64: 8}
 AVERAGE, SUM = 0, 1
@@ -33,7 +33,7 @@ class What:
 
     @functools.cached_property
     def encoded(self) -> bytes:
-        shapes = [] if self.kind == BARRIER else [list(self.shape)]
+        shapes = [] if self.kind == Kind.BARRIER else [list(self.shape)]
         return _native.encode_signature(self.kind, self.reduce_op, self.dtype, ROOT, 1.0, 1.0, shapes)
 
     @property
@@ -46,7 +46,7 @@ class What:
     @property
     def fusion_class(self) -> object:
         """What requests of one batch have in common; None travels alone."""
-        return (self.reduce_op, self.dtype) if self.kind == ALLREDUCE else None
+        return (self.reduce_op, self.dtype) if self.kind == Kind.ALLREDUCE else None
 
 
 # A tensor and its how-manieth use: what the members of a process set do together. An unnamed one has its place in
@@ -106,12 +106,12 @@ class Model:
         what = next(iter(parts.values())).what
         if len({part.what.encoded for part in parts.values()}) > 1:
             end = MISMATCH
-        elif what.kind == BROADCAST and ROOT in absent:
+        elif what.kind == Kind.BROADCAST and ROOT in absent:
             end = JOINED
         else:
             end = EXECUTED
         self.expected.update(((member, use), end) for member in parts)
-        if end == EXECUTED and what.kind == ALLGATHER:
+        if end == EXECUTED and what.kind == Kind.ALLGATHER:
             self.rows[use] = [parts[m].rows if m in parts else 0 for m in members]
 
     def left(self, rank: int) -> None:

@@ -18,11 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from control_plane_model import (
-    ALLGATHER,
-    ALLREDUCE,
     AVERAGE,
-    BARRIER,
-    BROADCAST,
     ELEMENT_BYTES,
     EXECUTED,
     JOINED,
@@ -36,10 +32,10 @@ from control_plane_model import (
 )
 from sirtaki import _native
 from sirtaki.errors import MISMATCH_CODE
+from sirtaki.kinds import Kind
 
 RANK_LEFT_CODE = 4
 RANK_JOINED_CODE = 11
-ADD_PROCESS_SET = 7
 _ENDS_OF_CODES = {MISMATCH_CODE: MISMATCH, RANK_LEFT_CODE: LEFT, RANK_JOINED_CODE: JOINED}
 
 
@@ -239,7 +235,7 @@ class Simulation:
         """Make the sets known before anything else happens."""
         numbers: dict[bytes, int] = {}
         for number, ranks in enumerate(self._sets[1:], start=1):
-            encoded = _native.encode_signature(ADD_PROCESS_SET, 0, 0, 0, 1.0, 1.0, [], ranks)
+            encoded = _native.encode_signature(Kind.ADD_PROCESS_SET, 0, 0, 0, 1.0, 1.0, [], ranks)
             self.sequencer.assign_signature(encoded)
             for entry in self.sequencer.take_log():
                 if entry[0] == "assign_signature":
@@ -277,13 +273,13 @@ class Simulation:
 
     def _draw_what(self) -> What:
         draw = self.random
-        kind = draw.choices([ALLREDUCE, ALLGATHER, BROADCAST, BARRIER], [6, 1, 1, 1])[0]
-        if kind == BARRIER:
+        kind = draw.choices([Kind.ALLREDUCE, Kind.ALLGATHER, Kind.BROADCAST, Kind.BARRIER], [6, 1, 1, 1])[0]
+        if kind == Kind.BARRIER:
             return What(kind, AVERAGE, 0, ())
         shape = tuple(draw.randint(0, 5) for _ in range(draw.randint(1, 2)))
-        if kind == ALLGATHER:
+        if kind == Kind.ALLGATHER:
             shape = (-1, *shape[1:])
-        op = draw.choice(self._ops) if kind == ALLREDUCE else AVERAGE
+        op = draw.choice(self._ops) if kind == Kind.ALLREDUCE else AVERAGE
         return What(kind, op, draw.choice(self._dtypes), shape)
 
     def _part(self, rank: int, use: Use, what: What) -> Request:
@@ -291,7 +287,7 @@ class Simulation:
         disputed = random.Random(f"{self.setup.seed} {use}").random() < self.setup.disagreements
         if disputed and self.random.random() < 0.3:
             what = self._draw_what()
-        return Request(use, what, self.random.randint(0, 9) if what.kind == ALLGATHER else 0)
+        return Request(use, what, self.random.randint(0, 9) if what.kind == Kind.ALLGATHER else 0)
 
     def run(self) -> None:
         """Let everything happen, in random order, until nothing can; then check what came out."""
@@ -347,7 +343,7 @@ class Simulation:
             self.sequencer.intern_signature(rank, content)
         elif record == "submit":
             key, signature, request = content
-            self.sequencer.submit(rank, key, signature, [request.rows] if request.what.kind == ALLGATHER else [])
+            self.sequencer.submit(rank, key, signature, [request.rows] if request.what.kind == Kind.ALLGATHER else [])
             self.model.submitted(rank, request)
         elif record == "forgotten":
             self.sequencer.forgotten(rank)
@@ -392,7 +388,7 @@ class Simulation:
             assert first.what.fusion_class is not None
             assert {request.what.fusion_class for request in batch} == {first.what.fusion_class}
             assert sum(request.what.num_bytes for request in batch) <= self.setup.threshold
-        assert rows == (self.model.rows[first.use] if first.what.kind == ALLGATHER else [])
+        assert rows == (self.model.rows[first.use] if first.what.kind == Kind.ALLGATHER else [])
         sequence = self.ranks[rank].next_sequence - 1
         uses = [request.use for request in self.batches.setdefault(sequence, batch)]
         assert [request.use for request in batch] == uses

@@ -5,13 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sirtaki import _native
 from sirtaki.errors import MISMATCH_CODE
+from sirtaki.kinds import Kind
 from sirtaki.negotiation import Signature, disagreement_text
 
-ALLREDUCE, ALLGATHER, BROADCAST, BARRIER = range(4)
 FLOAT32, FLOAT64 = 11, 12
 
 
-def signature(shape=(4,), dtype=FLOAT32, kind=ALLREDUCE, op=1):
+def signature(shape=(4,), dtype=FLOAT32, kind=Kind.ALLREDUCE, op=1):
     return _native.encode_signature(kind, op, dtype, 0, 1.0, 1.0, [list(shape)])
 
 
@@ -130,7 +130,7 @@ def test_what_is_complete_runs_before_a_rank_leaves():
 def test_gather_carries_the_rows_of_every_rank():
     job = Job(3)
     for rank, rows in ((2, 7), (0, 0), (1, 5)):
-        job.submit(rank, "g", signature((-1, 4), kind=ALLGATHER), [rows])
+        job.submit(rank, "g", signature((-1, 4), kind=Kind.ALLGATHER), [rows])
     ((_, _, _, rows, _, _),) = job.log
     assert rows == [0, 5, 7]
 

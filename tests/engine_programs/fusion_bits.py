@@ -8,7 +8,6 @@ import hashlib
 import numpy as np
 import oracle
 import sirtaki
-from sirtaki import job
 
 TENSORS = 60
 
@@ -19,10 +18,11 @@ for i in np.random.default_rng().permutation(TENSORS):
     value = oracle.sample((1 + 977 * i,), [np.float32, np.float16][i % 2], rank, salt=i)
     handles[i] = sirtaki.allreduce_async(value, name=f"t{i}", op=sirtaki.ReduceOp(int(i % 3 == 0)))
 digest = hashlib.sha256(b"".join(handles[i].result().tobytes() for i in range(TENSORS))).hexdigest()
-counters = job.current("counters").engine.native.counters
-assert counters["tensors"] == TENSORS
+metrics = sirtaki.metrics()
+assert metrics["collectives"]["allreduce"]["tensors"] == TENSORS
+batches = metrics["batches"]
 digests = sirtaki.allgather_object(digest)
 assert len(set(digests)) == 1, digests
 if rank == 0:
     print("digest", digest)
-    print("batches", counters["batches"])
+    print("batches", batches)

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-import time
+from pathlib import Path
 
 import numpy as np
 import sirtaki
@@ -26,32 +26,49 @@ ran = []
 
 
 def wait_until_in_batch():
-    while native.counters["bytes"] <= before["bytes"]:
-        time.sleep(0.001)
+    while native.metrics["batches_begun"] <= before:
+        os.sched_yield()
+
+
+def wait_until_asleep():
+    """Until the main thread has no signal to see to, and waits in the kernel for the peer."""
+
+    def field(name):
+        return Path(f"/proc/self/task/{me}/status").read_text().split(f"{name}:")[1].split()[0]
+
+    while int(field("SigPnd"), 16) or int(field("ShdPnd"), 16) or field("State") != "S":
+        os.sched_yield()
+
+
+def release_other():
+    """Lets rank 1 submit when rank 0 waits already, whoever drives its engine then."""
+    while not native.incomplete():
+        os.sched_yield()
+    os.kill(other, signal.SIGUSR2)
 
 
 def act():
     wait_until_in_batch()
     if how != "interrupt-healthy":
         os.kill(other, signal.SIGSTOP)
-    # Long past the moment when a thread that waits goes to sleep in the kernel.
-    time.sleep(0.4 if how != "interrupt-healthy" else 0)
+        wait_until_asleep()
     os.kill(me, signal.SIGUSR1 if how == "own-handler" else signal.SIGINT)
     if how == "own-handler":
-        time.sleep(1)
+        wait_until_asleep()
         ran.append("continued")
         os.kill(other, signal.SIGCONT)
 
 
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
 sirtaki.allreduce_(big)
-before = native.counters
+before = native.metrics["batches_begun"]
 try:
     if rank != 0:
-        # So late that rank 0 waits already, whoever drives its engine then.
-        time.sleep(0.5)
+        signal.sigwait({signal.SIGUSR2})
         sirtaki.allreduce_(big)
     elif how == "timeout":
         handle = sirtaki.allreduce_async(big)
+        release_other()
         thread = threading.Thread(target=lambda: (wait_until_in_batch(), os.kill(other, signal.SIGSTOP)))
         thread.start()
         for _ in range(2):
@@ -69,6 +86,8 @@ try:
         signal.signal(signal.SIGUSR1, lambda *_: ran.append("handler"))
         if how != "own-handler":
             signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+        releaser = threading.Thread(target=release_other)
+        releaser.start()
         thread = threading.Thread(target=act)
         thread.start()
         try:
@@ -77,6 +96,7 @@ try:
         except KeyboardInterrupt:
             assert how != "own-handler"
         print("came back", flush=True)
+        releaser.join()
         thread.join()
         if how == "own-handler":
             assert ran == ["continued", "handler"], ran
