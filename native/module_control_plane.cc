@@ -133,8 +133,6 @@ void bind_control_plane(py::module_* module) {
       .def("leave", [](Sequencer& s, int32_t rank) { s.handle(rank, Record::kLeave, {}); })
       .def("assign_name", [](Sequencer& s, const std::string& name) { s.assign_name(name); })
       .def("assign_signature", [](Sequencer& s, const std::string& bytes) { s.assign_signature(bytes); })
-      .def("post_error", [](Sequencer& s, Key key, int32_t rank, int32_t code,
-                            const std::string& text) { s.post_error(key, rank, code, text); })
       .def("plan", &Sequencer::plan)
       .def("describe", &Sequencer::describe)
       .def("all_left", &Sequencer::all_left)

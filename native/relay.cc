@@ -186,7 +186,10 @@ bool Relay::may_go(const Link& link) const {
 }
 
 void Relay::report_death(int32_t rank) {
-  log_message(LogLevel::kInfo, "noticed the end of " + labels_[rank] + ", which had not left the job");
+  // After a failure ranks end because of it; that is no news.
+  if (!segment_->failed()) {
+    log_message(LogLevel::kInfo, "noticed the end of " + labels_[rank] + ", which had not left the job");
+  }
   segment_->post_failure(rank,
                          labels_[rank] +
                              " ended unexpectedly: it was killed, crashed, or exited without leaving the "

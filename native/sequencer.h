@@ -3,7 +3,7 @@
 // In come the ranks' records, out come log entries, the same for all ranks and in one order, so that no two
 // ranks ever wait for each other crosswise. What is rare (a name or signature met for the first time, ranks
 // that disagree) is not decided here but handed out as an event for the rules in collectives/negotiation.py,
-// whose decision comes back through assign_name, assign_signature and post_error.
+// whose decision comes back through assign_name, assign_signature and refuse.
 //
 // Guarantees:
 //   * A tensor is executed once all members of its set have submitted it with the same signature; members
@@ -64,7 +64,6 @@ class Sequencer {
   // Decisions on rare events.
   void assign_name(std::string_view scoped_name);
   void assign_signature(std::string_view signature);
-  void post_error(Key key, int32_t rank, int32_t code, std::string_view text);
   // The decision on a Disagreement event: the text goes to all ranks.
   void refuse(Key key, int32_t code, std::string_view text);
 
@@ -111,6 +110,7 @@ class Sequencer {
   };
   using PendingMap = std::unordered_map<Key, Pending>;
 
+  void post_error(Key key, int32_t rank, int32_t code, std::string_view text);
   void submit(int32_t rank, std::string_view payload);
   void join(int32_t rank);
   void end_join_when_due();

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import sirtaki.dtypes
 import sirtaki.reduce_ops
 import tensorflow as tf
 from sirtaki.reduce_ops import Average, ReduceOp, Sum
@@ -22,9 +24,7 @@ def resolve(average: bool | None, op: int | None) -> ReduceOp:
     return found
 
 
-def check_factors(dtype: tf.DType, prescale_factor: float, postscale_factor: float) -> None:
-    """Raise TypeError if a factor other than 1 is to scale whole numbers."""
-    if dtype.is_integer and (prescale_factor != 1.0 or postscale_factor != 1.0):
-        raise TypeError(
-            f"prescale_factor and postscale_factor need a floating type, and the tensor is {dtype.name}: cast it"
-        )
+def check_reducible(dtype: tf.DType, op: ReduceOp, prescale_factor: float, postscale_factor: float) -> None:
+    """Raise TypeError unless tensors of this type can be reduced so, as arrays can."""
+    scaled = prescale_factor != 1.0 or postscale_factor != 1.0
+    sirtaki.dtypes.check_reducible(np.dtype(dtype.as_numpy_dtype), op, scaled)

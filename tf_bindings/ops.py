@@ -19,7 +19,7 @@ import sirtaki
 import tensorflow as tf
 from sirtaki.tensorflow import names
 from sirtaki.tensorflow._library import raw_ops
-from sirtaki.tensorflow.operations import check_factors, resolve
+from sirtaki.tensorflow.operations import check_reducible, resolve
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import control_flow_util
 
@@ -65,14 +65,14 @@ def allreduce(
     Example:
         >>> mean_loss = hvd.allreduce(loss)
     """
-    op = int(resolve(average, op))
+    reduction = resolve(average, op)
     if isinstance(tensor, tf.IndexedSlices):
-        return _allreduce_slices(tensor, op, prescale_factor * postscale_factor, name)
+        return _allreduce_slices(tensor, reduction, prescale_factor * postscale_factor, name)
     tensor = _convert("allreduce", tensor, REDUCIBLE, name)
-    check_factors(tensor.dtype, prescale_factor, postscale_factor)
+    check_reducible(tensor.dtype, reduction, prescale_factor, postscale_factor)
     return raw_ops.sirtaki_allreduce(
         tensor,
-        reduce_op=op,
+        reduce_op=int(reduction),
         prescale_bits=double_bits(prescale_factor),
         postscale_bits=double_bits(postscale_factor),
         tensor_name=name or names.automatic("allreduce"),
@@ -103,18 +103,18 @@ def grouped_allreduce(
     Example:
         >>> total, count = hvd.grouped_allreduce([total, count], op=hvd.Sum)
     """
-    op = int(resolve(average, op))
+    reduction = resolve(average, op)
     converted = [_convert("grouped_allreduce", tensor, REDUCIBLE, name) for tensor in tensors]
     base = name or (names.automatic("grouped_allreduce") if converted else "")
     by_dtype: dict[tf.DType, list[int]] = {}
     for position, tensor in enumerate(converted):
-        check_factors(tensor.dtype, prescale_factor, postscale_factor)
+        check_reducible(tensor.dtype, reduction, prescale_factor, postscale_factor)
         by_dtype.setdefault(tensor.dtype, []).append(position)
     results: list[Any] = [None] * len(converted)
     for dtype, positions in by_dtype.items():
         reduced = raw_ops.sirtaki_grouped_allreduce(
             [converted[position] for position in positions],
-            reduce_op=op,
+            reduce_op=int(reduction),
             prescale_bits=double_bits(prescale_factor),
             postscale_bits=double_bits(postscale_factor),
             tensor_name=f"{base}.{dtype.name}" if base and len(by_dtype) > 1 else base,
