@@ -149,11 +149,18 @@ def numpy_type(name: str) -> np.dtype[Any]:
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
+def _few_or_many(call: Call, tensor: int) -> int:
+    """Return a factor for numbers of rows: now and then so large that a tensor takes many chunks."""
+    columns = int(np.prod(call.shapes[tensor][1:], dtype=np.int64))
+    return 1 + 200_000 // max(columns, 1) if call.salt % 8 == 0 else 1
+
+
 def splits(call: Call, giver: int, size: int) -> list[int]:
     """Return how many rows a member of an alltoall gives to each."""
+    many = _few_or_many(call, 0)
     if call.even:
-        return [call.shapes[0][0] % 50] * size
-    return [int(n) for n in np.random.default_rng([call.salt, giver, 1]).integers(0, 5, size)]
+        return [call.shapes[0][0] % 7 * many] * size
+    return [int(n) * many for n in np.random.default_rng([call.salt, giver, 1]).integers(0, 5, size)]
 
 
 def shape_of(call: Call, tensor: int, member: int, size: int) -> tuple[int, ...]:
@@ -162,7 +169,8 @@ def shape_of(call: Call, tensor: int, member: int, size: int) -> tuple[int, ...]
     if call.kind == "alltoall":
         return (sum(splits(call, member, size)), *shape[1:])
     if call.kind in ("allgather", "grouped_allgather") and not call.even:
-        return (int(np.random.default_rng([call.salt, member, tensor]).integers(0, 6)), *shape[1:])
+        rows = int(np.random.default_rng([call.salt, member, tensor]).integers(0, 6))
+        return (rows * _few_or_many(call, tensor), *shape[1:])
     return shape
 
 

@@ -44,8 +44,7 @@ def laid_out(array, layout):
 def other(call: Call, arrays, op, root, member, members):
     """What the last member does instead where the ranks are to disagree."""
     if call.odd == "type":
-        arrays = [a.astype(np.float32 if a.dtype == np.float64 else np.float64) for a in arrays]
-        op = sirtaki.Sum if op == sirtaki.Sum else op
+        arrays = [a.astype(np.float32 if a.dtype.name == "float64" else np.float64) for a in arrays]
     elif call.odd == "columns":
         arrays = [np.zeros((*a.shape, 2), a.dtype) for a in arrays]
     elif call.odd == "op":
