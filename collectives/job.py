@@ -10,15 +10,13 @@ import threading
 from types import TracebackType
 from typing import Any
 
-from sirtaki import _native, bootstrap, config, mpi
+from sirtaki import _native, bootstrap, config, mpi, rank_slot
 from sirtaki.engine import Engine
 from sirtaki.errors import InvalidArgumentError, NotInitializedError, RankLeftError
 from sirtaki.mpi import launched_size
 from sirtaki.observability import Observation, prepare
 from sirtaki.stall import Limits
 from sirtaki.topology import Topology
-
-_log = logging.getLogger("sirtaki")
 
 _FAILED_JOB_EXIT_CODE = 1
 # Of a rank that an error of another rank has ended; the launcher then looks on for the one to blame. It knows the
@@ -61,7 +59,7 @@ def start(comm: Any) -> bool:
             return False
         settings = config.Settings.from_environment()
         prepare(settings)
-        is_alone = launched_size() <= 1 or (_job.is_alone if _job else _is_child_of_rank())
+        is_alone = launched_size() <= 1 or (_job.is_alone if _job else not rank_slot.take())
         _install_hooks()
         if comm is None and is_alone:
             group = None
@@ -167,19 +165,6 @@ def _forked_text(function: str) -> str:
         f"{function}() was called in a process that rank {_job.topology.rank if _job else 0} has forked, which "
         "is no part of the job. Call it in the rank itself; for workers use multiprocessing's 'spawn' method."
     )
-
-
-def _is_child_of_rank() -> bool:
-    """Whether this process inherited a launcher's environment from a rank that had already joined."""
-    parent = os.environ.get(config.RANK_PID, "")
-    if parent in ("", str(os.getpid())):
-        return False
-    _log.warning(
-        "this process was started by a rank (process %s) of a job and does not take its place: "
-        "it becomes a job of one rank",
-        parent,
-    )
-    return True
 
 
 def _install_hooks() -> None:
