@@ -5,8 +5,10 @@ smaller program that goes wrong.
 """
 
 import itertools
+import os
 import sys
 import threading
+import traceback
 
 import numpy as np
 import sirtaki
@@ -48,7 +50,9 @@ def other(call: Call, arrays, op, root, member, members):
     elif call.odd == "columns":
         arrays = [np.zeros((*a.shape, 2), a.dtype) for a in arrays]
     elif call.odd == "op":
-        op = sirtaki.Max if op != sirtaki.Max else sirtaki.Min
+        # One that the type can have: an error on this side alone would leave the others waiting.
+        one, another = (sirtaki.Sum, sirtaki.Product) if arrays[0].dtype.kind == "c" else (sirtaki.Max, sirtaki.Min)
+        op = one if op != one else another
     elif call.odd == "root":
         root = members[(call.root + 1) % len(members)]
     return arrays, op, root
@@ -130,10 +134,10 @@ def run_thread(blocks, first_name, found, texts, order):
                 wrong = finish(call, wait, texts, name)
                 if wrong:
                     found.append(f"rank {rank}, {name}, {call}: {wrong}")
-    except sirtaki.errors.RanksFailedError:
-        raise
-    except Exception as error:
-        found.append(f"rank {rank}, thread {first_name}: {type(error).__name__}: {error}")
+    except Exception:
+        # The others wait for what this thread does not call any more: this is the end of the job.
+        traceback.print_exc()
+        os._exit(1)
 
 
 def run_joins(extra, first_name, found):
