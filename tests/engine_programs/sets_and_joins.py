@@ -215,6 +215,11 @@ else:
 handle = sirtaki.join_async() if size == 1 or rank != 0 else None
 if handle is not None and size > 1:
     refused(sirtaki.errors.InvalidArgumentError, lambda: sirtaki.barrier(), "join")
+if size > 1:
+    from mpi4py import MPI
+
+    # Once rank 0 has joined too, the others are no longer joining.
+    MPI.COMM_WORLD.Barrier()
 if size > 1 and rank == 0:
     handle = sirtaki.join_async()
 handle.result()
