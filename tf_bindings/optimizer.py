@@ -16,8 +16,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import keras
-from sirtaki.tensorflow.operations import resolve
-from sirtaki.tensorflow.reduction import GradientReduction, is_marked_as_reduced
+from sirtaki.tensorflow.gradient_reduction import GradientReduction, is_marked_as_reduced, resolve_for_gradients
 
 # Set while a LossScaleOptimizer that has reduced already runs the optimizer inside it.
 _reduced_outside: ContextVar[bool] = ContextVar("sirtaki_gradients_reduced_outside", default=False)
@@ -50,7 +49,7 @@ def DistributedOptimizer(
             Keras loads it. After loading or cloning a model, wrap its optimizer again.
         name: what the reductions are called, the same on every rank. Without it, optimizers are numbered
             in the order in which this function is called, which must then be the same on every rank.
-        op: `Average` (the default) or `Sum`.
+        op: `Average` (the default), `Sum` or `Adasum`.
         sparse_as_dense: reduces `tf.IndexedSlices`, as embeddings have, as dense tensors; by default the
             slices of all ranks are gathered, which is less to send if few rows are touched.
 
@@ -80,7 +79,7 @@ def DistributedOptimizer(
             f"the optimizer {optimizer.name!r} reduces its gradients already: a second DistributedOptimizer "
             "around it would reduce them twice; wrap it once"
         )
-    reduce_op = resolve(None, op)
+    reduce_op = resolve_for_gradients(op)
     _move_reduction_before_finite_check()
     reduction = GradientReduction(
         name=f"DistributedOptimizer.{name or next(_counter)}",

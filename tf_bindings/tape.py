@@ -8,8 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 from sirtaki.tensorflow import names
-from sirtaki.tensorflow.operations import resolve
-from sirtaki.tensorflow.reduction import GradientReduction, mark_as_reduced
+from sirtaki.tensorflow.gradient_reduction import GradientReduction, mark_as_reduced, resolve_for_gradients
 
 
 class DistributedGradientTape(tf.GradientTape):
@@ -21,7 +20,7 @@ class DistributedGradientTape(tf.GradientTape):
 
     Args:
         gradtape: the `tf.GradientTape`, persistent or not.
-        op: `Average` (the default) or `Sum`.
+        op: `Average` (the default), `Sum` or `Adasum`.
         sparse_as_dense: as for `DistributedOptimizer`.
 
     Raises:
@@ -41,7 +40,7 @@ class DistributedGradientTape(tf.GradientTape):
             raise TypeError(f"DistributedGradientTape needs a tf.GradientTape and got {gradtape!r}")
         if isinstance(gradtape, DistributedGradientTape) or "_sirtaki_op" in gradtape.__dict__:
             raise ValueError("this tape is distributed already: a second wrapper would reduce gradients twice")
-        reduce_op = resolve(None, op)
+        reduce_op = resolve_for_gradients(op)
         # One recording under two names: entering, watching or stopping either is seen by both.
         self.__dict__ = gradtape.__dict__
         self._sirtaki_op = int(reduce_op)

@@ -15,7 +15,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from sirtaki.tensorflow import names, ops
+from sirtaki.reduce_ops import Adasum, Average, Max, ReduceOp, Sum, resolve
+from sirtaki.tensorflow import names
+from sirtaki.tensorflow.reductions import allreduce, grouped_allreduce
+
+
+def resolve_for_gradients(op: int | None) -> ReduceOp:
+    """Returns the operation that gradients are to be combined with.
+
+    Raises:
+        ValueError: there is no such operation, or it makes no gradient of gradients.
+    """
+    found = resolve(None, op)
+    if found not in (Average, Sum, Adasum):
+        raise ValueError(f"op={found.name} makes no gradient of the ranks' gradients: use Average, Sum or Adasum")
+    return found
 
 
 @dataclass(frozen=True)
@@ -24,7 +38,7 @@ class GradientReduction:
 
     Attributes:
         name: the beginning of every gradient's name, the same on all ranks.
-        op: `Average` or `Sum`.
+        op: `Average`, `Sum` or `Adasum`.
         sparse_as_dense: turns `tf.IndexedSlices` into dense tensors first, instead of gathering slices.
     """
 
@@ -42,10 +56,10 @@ class GradientReduction:
             if variables is not None and getattr(variables[position], "overwrite_with_gradient", False):
                 reduced[position] = self._maximum(gradient, position)
             elif isinstance(gradient, tf.IndexedSlices) or not tf.executing_eagerly():
-                reduced[position] = ops.allreduce(gradient, op=self.op, name=self._name_of(position))
+                reduced[position] = allreduce(gradient, op=self.op, name=self._name_of(position))
             else:
                 averaged.append(position)
-        group = ops.grouped_allreduce(
+        group = grouped_allreduce(
             [reduced[position] for position in averaged], op=self.op, name=f"{self.name}.gradients"
         )
         for position, gradient in zip(averaged, group, strict=True):
@@ -62,8 +76,7 @@ class GradientReduction:
 
     def _maximum(self, gradient: Any, position: int) -> Any:
         """For the scales of float8 training, which are handed on as gradients and overwrite the variable."""
-        gathered = ops.allgather(tf.convert_to_tensor(gradient)[None], name=self._name_of(position))
-        return tf.reduce_max(gathered, axis=0)
+        return allreduce(gradient, op=Max, name=self._name_of(position))
 
 
 def mark_as_reduced(gradient: Any) -> None:
