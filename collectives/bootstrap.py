@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sirtaki import _native
+from sirtaki import _native, mpi
 from sirtaki.config import Settings
 from sirtaki.errors import ConfigError, SirtakiError
 from sirtaki.mpi import World
@@ -89,7 +89,11 @@ def connect(settings: Settings, comm: Any, group: Any) -> tuple[Topology, _nativ
         ConfigError: ranks have different versions or settings.
         SirtakiError: the ranks cannot reach each other.
     """
-    with waiting_for_all(settings):
+    why = _MISSING
+    if comm is not None:
+        ranks = mpi.world_ranks(group)
+        why = f"world ranks {ranks}, given as its comm: for {_MISSING}" if ranks else _MISSING
+    with waiting_for_all(settings, why):
         world = World(comm, group)
         everybody: list[Introduction] = world.allgather(_introduce(world.rank, settings))
     world.unlink_shared_memory()

@@ -32,24 +32,27 @@ def _bytes(text: str) -> int:
     return value
 
 
-def _positive(text: str) -> float:
+_MOST_SECONDS = 1e8  # three years; clocks count further, but not for ever
+
+
+def _timeout(text: str) -> float:
     value = float(text)
-    if not value > 0:
-        raise ValueError("must be positive")
+    if not 0 < value <= _MOST_SECONDS:
+        raise ValueError(f"must be more than 0 and at most {_MOST_SECONDS:.0f}")
     return value
 
 
-def _not_negative(text: str) -> float:
+def _patience(text: str) -> float:
     value = float(text)
-    if not value >= 0:
-        raise ValueError("must not be negative")
+    if not 0 <= value <= _MOST_SECONDS:
+        raise ValueError(f"must be from 0 to {_MOST_SECONDS:.0f}")
     return value
 
 
 def _silence(text: str) -> float:
     value = float(text)
-    if value != 0 and not 0.1 <= value <= 1e8:
-        raise ValueError("must be 0, or from 0.1 to 100000000")
+    if value != 0 and not 0.1 <= value <= _MOST_SECONDS:
+        raise ValueError(f"must be 0, or from 0.1 to {_MOST_SECONDS:.0f}")
     return value
 
 
@@ -152,14 +155,14 @@ class Settings:
     )
     start_timeout: float = _setting(
         "SIRTAKI_START_TIMEOUT",
-        _positive,
+        _timeout,
         120.0,
         False,
         "Seconds that init() waits for the other ranks to call it, and then for the connections between them.",
     )
     stall_check_time_seconds: float = _setting(
         "SIRTAKI_STALL_CHECK_TIME_SECONDS",
-        _not_negative,
+        _patience,
         60.0,
         False,
         "Seconds after which rank 0 warns of tensors that some ranks have submitted and others have not, and who "
@@ -167,7 +170,7 @@ class Settings:
     )
     stall_shutdown_time_seconds: float = _setting(
         "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS",
-        _not_negative,
+        _patience,
         0.0,
         False,
         "Seconds after which such tensors end the job, with StalledError on all ranks; 0 never. Rank 0's value counts.",

@@ -93,6 +93,11 @@ def stop_timeline() -> None:
 
     Raises:
         NotInitializedError: there is no job.
+
+    Example:
+        >>> import sirtaki
+        >>> sirtaki.init()
+        >>> sirtaki.stop_timeline()  # there is none
     """
     job.current("stop_timeline")
     timeline.stop()

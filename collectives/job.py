@@ -10,15 +10,13 @@ import threading
 from types import TracebackType
 from typing import Any
 
-from sirtaki import _native, bootstrap, config, mpi
+from sirtaki import _native, bootstrap, config, mpi, rank_slot
 from sirtaki.engine import Engine
 from sirtaki.errors import InvalidArgumentError, NotInitializedError, RankLeftError
 from sirtaki.mpi import launched_size
 from sirtaki.observability import Observation, prepare
 from sirtaki.stall import Limits
 from sirtaki.topology import Topology
-
-_log = logging.getLogger("sirtaki")
 
 _FAILED_JOB_EXIT_CODE = 1
 # Of a rank that an error of another rank has ended; the launcher then looks on for the one to blame. It knows the
@@ -61,7 +59,7 @@ def start(comm: Any) -> bool:
             return False
         settings = config.Settings.from_environment()
         prepare(settings)
-        is_alone = launched_size() <= 1 or (_job.is_alone if _job else _is_child_of_rank())
+        is_alone = launched_size() <= 1 or (_job.is_alone if _job else not rank_slot.take())
         _install_hooks()
         if comm is None and is_alone:
             group = None
@@ -99,6 +97,13 @@ def shutdown() -> None:
 
     Returns when nobody depends on this process any more: on rank 0 and on the lowest rank of each host that is
     when all, or all of that host, have left. Runs by itself at exit. Without `init` it does nothing.
+
+    Example:
+        >>> import sirtaki
+        >>> sirtaki.init()
+        >>> sirtaki.shutdown()
+        >>> sirtaki.is_initialized()
+        False
     """
     global _job
     if not is_initialized():
@@ -114,38 +119,105 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Return whether this process has joined a job and not left it."""
+    """Return whether this process has joined a job and not left it.
+
+    Example:
+        >>> import sirtaki
+        >>> sirtaki.init()
+        >>> sirtaki.is_initialized()
+        True
+    """
     return _job is not None and _job.pid == os.getpid()
 
 
 def rank() -> int:
-    """Return this process's number in the job, from 0."""
+    """Return this process's number in the job, from 0.
+
+    Raises:
+        NotInitializedError: this process is in no job.
+
+    Example:
+        >>> import sirtaki
+        >>> sirtaki.init()
+        >>> 0 <= sirtaki.rank() < sirtaki.size()
+        True
+    """
     return current("rank").topology.rank
 
 
 def size() -> int:
-    """Return the number of ranks in the job."""
+    """Return the number of ranks in the job.
+
+    Raises:
+        NotInitializedError: this process is in no job.
+
+    Example:
+        >>> import sirtaki
+        >>> sirtaki.init()
+        >>> sirtaki.size() >= 1
+        True
+    """
     return current("size").topology.size
 
 
 def local_rank() -> int:
-    """Return this process's number among the ranks of its host, from 0."""
+    """Return this process's number among the ranks of its host, from 0.
+
+    Raises:
+        NotInitializedError: this process is in no job.
+
+    Example:
+        >>> import sirtaki
+        >>> sirtaki.init()
+        >>> 0 <= sirtaki.local_rank() < sirtaki.local_size()
+        True
+    """
     return current("local_rank").topology.local_rank
 
 
 def local_size() -> int:
-    """Return the number of ranks on this host."""
+    """Return the number of ranks on this host.
+
+    Raises:
+        NotInitializedError: this process is in no job.
+
+    Example:
+        >>> import sirtaki
+        >>> sirtaki.init()
+        >>> 1 <= sirtaki.local_size() <= sirtaki.size()
+        True
+    """
     return current("local_size").topology.local_size
 
 
 def cross_rank() -> int:
-    """Return this host's number among the hosts that have this process's local rank, from 0."""
+    """Return this host's number among the hosts that have this process's local rank, from 0.
+
+    Raises:
+        NotInitializedError: this process is in no job.
+
+    Example:
+        >>> import sirtaki
+        >>> sirtaki.init()
+        >>> 0 <= sirtaki.cross_rank() < sirtaki.cross_size()
+        True
+    """
     topology = current("cross_rank").topology
     return topology.cross_ranks.index(topology.rank)
 
 
 def cross_size() -> int:
-    """Return the number of hosts that have this process's local rank."""
+    """Return the number of hosts that have this process's local rank.
+
+    Raises:
+        NotInitializedError: this process is in no job.
+
+    Example:
+        >>> import sirtaki
+        >>> sirtaki.init()
+        >>> 1 <= sirtaki.cross_size() <= sirtaki.size()
+        True
+    """
     return len(current("cross_size").topology.cross_ranks)
 
 
@@ -167,19 +239,6 @@ def _forked_text(function: str) -> str:
         f"{function}() was called in a process that rank {_job.topology.rank if _job else 0} has forked, which "
         "is no part of the job. Call it in the rank itself; for workers use multiprocessing's 'spawn' method."
     )
-
-
-def _is_child_of_rank() -> bool:
-    """Whether this process inherited a launcher's environment from a rank that had already joined."""
-    parent = os.environ.get(config.RANK_PID, "")
-    if parent in ("", str(os.getpid())):
-        return False
-    _log.warning(
-        "this process was started by a rank (process %s) of a job and does not take its place: "
-        "it becomes a job of one rank",
-        parent,
-    )
-    return True
 
 
 def _install_hooks() -> None:

@@ -113,6 +113,13 @@ def _kept(group: Any) -> Any:
     return group
 
 
+def world_ranks(group: Any) -> list[int]:
+    """Return the world ranks of a group's processes, in its order; empty if some are of another world."""
+    MPI = _load(None)
+    ranks: list[int] = MPI.Group.Translate_ranks(group, None, _kept(MPI.COMM_WORLD.Get_group()))
+    return [] if MPI.UNDEFINED in ranks else list(ranks)
+
+
 def forget_communicator() -> None:
     """Note that this process is a job of one rank, which needs none."""
     global _communicator

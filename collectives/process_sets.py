@@ -144,6 +144,13 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         InvalidArgumentError: it is the set of all ranks.
         MismatchError: the ranks of the job remove different sets.
         RanksFailedError, RankLeftError: a rank died, or has shut down.
+
+    Example:
+        >>> import sirtaki
+        >>> sirtaki.init()
+        >>> evens = sirtaki.add_process_set(range(0, sirtaki.size(), 2))
+        >>> sirtaki.remove_process_set(evens), sirtaki.remove_process_set(evens)
+        (True, False)
     """
     current = job.current("remove_process_set")
     if process_set is global_process_set:

@@ -211,11 +211,30 @@ def grouped_allreduce_(
         >>> sirtaki.grouped_allreduce_([x])[0] is x
         True
     """
+    return grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set).result()
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[Array],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[list[Array]]:
+    """Start a `grouped_allreduce_` and return its handle. The arrays must not be touched before the handle is done.
+
+    Example:
+        >>> import numpy as np, sirtaki
+        >>> sirtaki.init()
+        >>> x = np.ones(3)
+        >>> sirtaki.grouped_allreduce_async_([x]).result()[0] is x
+        True
+    """
     for tensor in tensors:
         check_in_place(tensor)
-    return _allreduce_group(
-        tensors, average, name, op, prescale_factor, postscale_factor, process_set, in_place=True
-    ).result()
+    return _allreduce_group(tensors, average, name, op, prescale_factor, postscale_factor, process_set, in_place=True)
 
 
 def reducescatter(

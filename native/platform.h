@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <thread>
 
 namespace sirtaki {
 
@@ -20,6 +22,9 @@ enum class Wake { kWoken, kTimedOut, kSignal };
 // without a reason, so callers check their condition again. kSignal: a signal handler ran on this thread.
 Wake futex_wait(std::atomic<uint32_t>* word, uint32_t expected, int64_t timeout_ns, Scope scope);
 void futex_wake_all(std::atomic<uint32_t>* word, Scope scope);
+
+// Starts a thread on which no signal is handled: they are the application's. `name`: at most 15 characters.
+std::thread start_thread(const char* name, std::function<void()> body);
 
 // Tells the processor that this thread is spinning.
 inline void cpu_relax() {

@@ -1,7 +1,5 @@
 #include "relay.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -75,14 +73,7 @@ Relay::Relay(const Topology& topology, Segment* segment, RelayLinks links, FileD
   // The first sign of life here and not in the thread, which may not run before this process is stopped.
   beat();
 
-  // Signals are the application's: its handlers must not run on this thread.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { loop(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(thread_.native_handle(), "sirtaki-relay");
+  thread_ = start_thread("sirtaki-relay", [this] { loop(); });
 }
 
 Relay::~Relay() { stop(); }

@@ -1,8 +1,6 @@
 // Recording and writing; what an event looks like in the file is in timeline_format.cc.
 #include "timeline.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -79,22 +77,20 @@ bool Timeline::start(FileDescriptor fd, int32_t rank, std::string header, bool m
   written_ = 0;
   num_dropped_.store(0);
   dropped_told_ = 0;
-  named_.clear();
+  is_broken_ = false;
+  places_.clear();
   is_open_.clear();
   marks_batches_.store(marks_batches);
   stop_.store(0);
-  if (ftruncate(fd_.get(), 0) != 0 || !append(header)) {
+  TimelineText lines;
+  begin(&lines);
+  lines.reserve(header.size());
+  lines.put_text(header);
+  if (ftruncate(fd_.get(), 0) != 0 || !append(&lines)) {
     fd_.close();
     return false;
   }
-  // Signals are the application's: its handlers must not run on this thread.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  writer_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(writer_.native_handle(), "sirtaki-timelin");  // 15 characters at most
+  writer_ = start_thread("sirtaki-timelin", [this] { run(); });
   on_.store(true);
   return true;
 }
@@ -145,9 +141,11 @@ TimelineTag Timeline::open(const std::string& name, uint32_t process_set) {
   return tag;
 }
 
-void Timeline::release_lane(uint32_t lane) {
+void Timeline::release_lane(const TimelineEvent& event) {
   const std::lock_guard<std::mutex> lock(lanes_mutex_);
-  if (is_unnamed_[lane]) free_unnamed_.push_back(lane);
+  // Lanes are numbered anew in every session; an event may come late, from one that is over.
+  if (event.session != session_.load(std::memory_order_relaxed)) return;
+  if (is_unnamed_[event.lane]) free_unnamed_.push_back(event.lane);
 }
 
 void Timeline::record(const TimelineEvent& event) {
@@ -155,7 +153,7 @@ void Timeline::record(const TimelineEvent& event) {
     num_dropped_.fetch_add(1, std::memory_order_relaxed);
     // What ends a request must not keep its lane for ever.
     if (event.kind == TimelineEvent::Kind::kDone || event.kind == TimelineEvent::Kind::kFailed)
-      release_lane(event.lane);
+      release_lane(event);
     return;
   }
   // Pairs with the writer, which announces its sleep and then looks for events once more.
@@ -166,34 +164,25 @@ void Timeline::record(const TimelineEvent& event) {
 }
 
 void Timeline::run() {
-  std::string lines;
-  lines.reserve(size_t{1} << 16);
+  TimelineText lines;
+  begin(&lines);
   for (;;) {
     const bool last = stop_.load() != 0;
-    lines.clear();
     const size_t num_events = drain(&lines);
-    if (!lines.empty() && !append(lines)) {
-      log_message(LogLevel::kError, "the timeline of rank " + std::to_string(rank_) +
-                                        " ends here: its file cannot be written: " + std::strerror(errno));
-      on_.store(false);
-    }
+    write_out(&lines);
     if (last) return;
     if (num_events == 0) {
       sleeps_.store(1);
       std::atomic_thread_fence(std::memory_order_seq_cst);
-      lines.clear();
-      if (drain(&lines) == 0) {
-        if (stop_.load() == 0) futex_wait(&sleeps_, 1, -1, Scope::kProcess);
-      } else if (!append(lines)) {
-        on_.store(false);
-      }
+      if (drain(&lines) == 0 && stop_.load() == 0) futex_wait(&sleeps_, 1, -1, Scope::kProcess);
+      write_out(&lines);
       sleeps_.store(0);
     }
     if (stop_.load() == 0) futex_wait(&stop_, 0, kGatherNs, Scope::kProcess);
   }
 }
 
-size_t Timeline::drain(std::string* lines) {
+size_t Timeline::drain(TimelineText* lines) {
   size_t n = 0;
   TimelineEvent event;
   while (n < kCapacity && ring_->pop(&event)) {
@@ -203,22 +192,38 @@ size_t Timeline::drain(std::string* lines) {
   }
   const uint64_t dropped = num_dropped_.load(std::memory_order_relaxed);
   if (dropped > dropped_told_) {
-    const std::string text = std::to_string(dropped - dropped_told_) + " events lost";
+    format_lost(dropped - dropped_told_, lines);
+    log_message(LogLevel::kWarning, "timeline of rank " + std::to_string(rank_) + ": " +
+                                        std::to_string(dropped - dropped_told_) +
+                                        " events lost, because they came faster than they could be written");
     dropped_told_ = dropped;
-    lines->append("{\"ph\":\"i\",\"s\":\"p\",\"pid\":" + std::to_string(rank_) +
-                  ",\"tid\":0,\"ts\":" + std::to_string(now_ns() / 1000) + ",\"name\":\"" + text + "\"},\n");
-    log_message(LogLevel::kWarning, "timeline of rank " + std::to_string(rank_) + ": " + text +
-                                        ", because they came faster than they could be written");
   }
   return n;
 }
 
+void Timeline::begin(TimelineText* lines) {
+  lines->clear();
+  lines->put("  ");  // for append
+}
+
+void Timeline::write_out(TimelineText* lines) {
+  if (lines->view().size() > 2 && !is_broken_ && !append(lines)) {
+    is_broken_ = true;
+    on_.store(false);
+    log_message(LogLevel::kError, "the timeline of rank " + std::to_string(rank_) +
+                                      " ends here: its file cannot be written: " + std::strerror(errno));
+  }
+  begin(lines);
+}
+
 // The closing bracket is overwritten by the next lines, in one call: the file is whole after each.
-bool Timeline::append(const std::string& lines) {
-  std::string text = written_ == 0 ? "[\n" : ",\n";
-  text.append(lines, 0, lines.size() - 2);  // without the last comma
-  const size_t kept = text.size();
-  text += "\n]\n";
+bool Timeline::append(TimelineText* lines) {
+  lines->replace_first(written_ == 0 ? "[\n" : ",\n");
+  lines->remove_last(2);  // the last comma, and the end of its line
+  const size_t kept = lines->view().size();
+  lines->reserve(3);
+  lines->put("\n]\n");
+  const std::string_view text = lines->view();
   for (size_t done = 0; done < text.size();) {
     const ssize_t n = pwrite(fd_.get(), text.data() + done, text.size() - done,
                              static_cast<off_t>(written_) + static_cast<off_t>(done));

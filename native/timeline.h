@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "platform.h"
+#include "timeline_text.h"
 
 namespace sirtaki {
 
@@ -102,12 +103,19 @@ class Timeline {
  private:
   Timeline() = default;
   void run();
-  size_t drain(std::string* lines);
-  void format(const TimelineEvent& event, std::string* lines);
-  void format_tensor(const TimelineEvent& event, std::string* lines);
-  void name_lane(uint32_t lane, std::string* lines);
-  void release_lane(uint32_t lane);
-  bool append(const std::string& lines);
+  // Formats what has come; returns how many events that were.
+  size_t drain(TimelineText* lines);
+  void format(const TimelineEvent& event, TimelineText* lines);
+  void format_tensor(const TimelineEvent& event, TimelineText* lines);
+  void format_lost(uint64_t count, TimelineText* lines);
+  void name_lane(uint32_t lane, TimelineText* lines);
+  // Of a request that has ended.
+  void release_lane(const TimelineEvent& event);
+  // Empties the buffer, but for room for what comes before the lines in the file.
+  static void begin(TimelineText* lines);
+  // Writes the lines, if there are any; if that fails it says so, and the timeline ends. Begins anew.
+  void write_out(TimelineText* lines);
+  bool append(TimelineText* lines);
 
   static std::atomic<bool> on_;
   std::mutex control_mutex_;  // start and stop
@@ -131,8 +139,9 @@ class Timeline {
   int32_t rank_ = 0;
   int64_t written_ = 0;  // without the closing bracket
   uint64_t dropped_told_ = 0;
-  std::vector<bool> named_;    // lanes whose names are in the file
-  std::vector<bool> is_open_;  // lanes with a begin without an end
+  bool is_broken_ = false;         // the file cannot be written
+  std::vector<ShortText> places_;  // of the lanes whose names are in the file: the beginning of their lines
+  std::vector<bool> is_open_;      // lanes with a begin without an end
 };
 
 // How long a batch has been in each phase. The engine has one on its stack while it runs a batch with the

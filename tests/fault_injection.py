@@ -131,7 +131,7 @@ def play(this: Round) -> Outcome:
         if report["error"] != expected or report["ranks"] != [this.victim]:
             problems.append(f"rank {report['rank']} raised {report['error']} {report['ranks']}: {report['text']}")
         if not report["again"]:
-            problems.append(f"rank {report['rank']} raised something else on the next call")
+            problems.append(f"rank {report['rank']} raised something else on the next call, or in its other thread")
     if len({report["text"] for report in reports}) > 1:
         problems.append(f"the texts differ: {[report['text'] for report in reports]}")
     if any(f"rank {this.victim} (" not in report["text"] for report in reports):

@@ -102,6 +102,8 @@ def extremes(dtype: Any, rank: int) -> Array:
         special = [0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 6e-8, 1e-40, 3e38, 60000.0]
         with np.errstate(all="ignore"):
             values = np.array(special).astype(np.float32).astype(dtype)
+            if dtype.name in ("float64", "complex128"):
+                values = np.append(values, [5e-324, -1e-310, 1.7e308]).astype(dtype)
             if dtype.kind == "c":
                 values = values + np.roll(values, 3) * dtype.type(1j)
     return np.roll(np.tile(values, 3), rank * 2 + 1)

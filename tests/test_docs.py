@@ -35,6 +35,13 @@ def test_public_names_are_documented(name):
     assert inspect.getdoc(getattr(sirtaki, name)), f"sirtaki.{name} has no docstring"
 
 
+def test_public_functions_have_examples():
+    functions = [name for name in sirtaki.__all__ if inspect.isroutine(getattr(sirtaki, name))]
+    assert len(functions) > 40
+    missing = [name for name in functions if ">>>" not in inspect.getdoc(getattr(sirtaki, name))]
+    assert not missing, f"no example in the docstring of {missing}"
+
+
 def test_settings_page_is_up_to_date():
     assert (ROOT / "docs" / "settings.md").read_text() == as_markdown(), "run: make docs"
 

@@ -12,6 +12,17 @@ def test_job_of_given_ranks(case, ranks, hosts):
     run_ranks(ranks, PROGRAM, [case], hosts=hosts)
 
 
+@pytest.mark.parametrize("what", ["order", "sets"])
+def test_ranks_that_name_different_jobs_are_told_which_they_wait_for(what):
+    options = ["--grace-period", "5"]
+    env = {"SIRTAKI_START_TIMEOUT": "3"}
+    arguments = ["contradictions", what]
+    result = run_ranks(3, PROGRAM, arguments, env=env, launcher_options=options, expect_failure=True)
+    assert "world ranks [0, 1, 2], given as its comm" in result.stderr(0)
+    assert f"world ranks {[1, 2, 0] if what == 'order' else [1, 2]}, given as its comm" in result.stderr(1)
+    assert "joined" not in result.stdout(0) + result.stdout(1)
+
+
 @pytest.mark.parametrize(("ranks", "hosts"), [(2, 1), (2, 2)])
 def test_rounds_do_not_use_up_communicators(ranks, hosts):
     run_ranks(ranks, PROGRAM, ["many rounds", 1100], hosts=hosts, timeout=120)

@@ -126,6 +126,38 @@ def test_wrong_level_names_the_right_ones():
     assert "SIRTAKI_LOG_LEVEL='loud' cannot be used: must be one of trace, debug" in result.output
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_init_that_cannot_observe_leaves_nothing_and_may_be_tried_again(ranks):
+    program = """
+        import os
+        import socket
+        import threading
+        import numpy as np
+        import sirtaki
+
+        before = threading.active_count()
+        rank = int(os.environ.get("PMI_RANK", "0"))
+        taken = socket.create_server(("", 0))
+        port = taken.getsockname()[1]
+        os.environ["SIRTAKI_TIMELINE"] = "/tmp/no such folder/timeline.json"
+        for words in ("SIRTAKI_TIMELINE", "SIRTAKI_METRICS_PORT"):
+            try:
+                sirtaki.init()
+            except sirtaki.errors.ConfigError as error:
+                assert words in str(error), error
+            else:
+                raise AssertionError("init worked")
+            assert not sirtaki.is_initialized() and threading.active_count() == before
+            os.environ["SIRTAKI_TIMELINE"] = ""
+            del os.environ["SIRTAKI_TIMELINE"]
+            os.environ["SIRTAKI_METRICS_PORT"] = str(port - rank)
+        os.environ["SIRTAKI_METRICS_PORT"] = "0"
+        sirtaki.init()
+        assert sirtaki.allreduce(np.ones(2), op=sirtaki.Sum)[0] == sirtaki.size()
+    """
+    run_ranks(ranks, program)
+
+
 def test_metrics_without_the_client_library_say_what_to_install():
     program = """
         import os

@@ -11,6 +11,7 @@ void add_kernel_tests(Suite* suite);
 void add_segment_tests(Suite* suite);
 void add_job_tests(Suite* suite);
 void add_ending_tests(Suite* suite);
+void add_observation_tests(Suite* suite);
 
 }  // namespace sirtaki::testing
 
@@ -21,5 +22,6 @@ int main(int argc, char** argv) {
   add_segment_tests(&suite);
   add_job_tests(&suite);
   add_ending_tests(&suite);
+  add_observation_tests(&suite);
   return suite.run(argc > 1 ? argv[1] : std::string_view());
 }

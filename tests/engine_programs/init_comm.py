@@ -126,6 +126,11 @@ elif case == "bystander":
         check_job(list(range(world_size - 1)))
     else:
         assert MPI.COMM_WORLD.Get_rank() == world_rank
+elif case == "contradictions":
+    # An order of its own on each rank, or sets that overlap.
+    ranks = list(range(world_size))
+    sirtaki.init(ranks[world_rank:] + ranks[:world_rank] if sys.argv[2] == "order" else ranks[world_rank:])
+    print("joined", flush=True)
 elif case == "many rounds":
     from mpi4py import MPI
 

@@ -137,11 +137,15 @@ def numbers():
     os.environ["SIRTAKI_METRICS_PORT"] = "0"
     os.environ["SIRTAKI_LOG_LEVEL"] = "Debug"
     sirtaki.init()
-    for _ in range(7):
-        sirtaki.allreduce(np.ones(100, np.float32), name="a")
-    sirtaki.grouped_allreduce([np.ones(5), np.ones(6)], name="group")
-    sirtaki.allgather(np.ones((sirtaki.rank() + 1, 2)), name="g")
-    sirtaki.barrier()
+
+    def calls():
+        for _ in range(7):
+            sirtaki.allreduce(np.ones(100, np.float32), name="a")
+        sirtaki.grouped_allreduce([np.ones(5), np.ones(6)], name="group")
+        sirtaki.allgather(np.ones((sirtaki.rank() + 1, 2)), name="g")
+        sirtaki.barrier()
+
+    calls()
     values = sirtaki.metrics()
     counted = values["collectives"]
     assert counted["allreduce"] == {"calls": 8, "tensors": 9, "bytes": 7 * 400 + 88}, counted
@@ -155,6 +159,15 @@ def numbers():
     line = f'sirtaki_collective_bytes_total{{collective="allreduce",rank="{sirtaki.rank()}"}} {7 * 400 + 88}.0'
     assert line in page.splitlines(), page
     assert f'sirtaki_batch_tensors_bucket{{le="2.0",rank="{sirtaki.rank()}"}} 10.0' in page.splitlines(), page
+    if sirtaki.size() > 1:
+        # The first calls missed, on the ranks that had not heard of their numbers through others; the second ones hit.
+        by_rank = sirtaki.allgather_object(values["cache_misses"], name="misses")
+        assert 4 <= sum(by_rank) <= 4 * sirtaki.size(), by_rank
+        before = sirtaki.metrics()
+        calls()
+        after = sirtaki.metrics()
+        assert after["cache_hits"] - before["cache_hits"] == 10, (before, after)
+        assert after["cache_misses"] == before["cache_misses"], (before, after)
     _native.write_log(logging.ERROR, "from native code: \u00e4")
     sirtaki.shutdown()
     assert (logging.ERROR, "from native code: \u00e4") in messages, messages

@@ -138,6 +138,22 @@ for thread in threads[rank % len(threads) :] + threads[: rank % len(threads)]:
 for thread in threads:
     thread.join()
 assert not failures
+
+# The same from one thread: requests of all sets in flight together, handed in and waited for in orders of each
+# rank's own.
+draw = np.random.default_rng(rank)
+for k in range(20):
+    handles = {}
+    for i in draw.permutation(len(mine)):
+        handles[i] = sirtaki.allreduce_async(np.full(3, rank), name=f"ring {k}", op=sirtaki.Sum, process_set=mine[i])
+    for i in draw.permutation(len(mine)):
+        assert (handles[i].result() == sum(mine[i].ranks)).all()
+# And with calls that wait, in the order of the sets beginning with another one on each rank: a ring of ranks that each
+# wait for the next. What all need is in flight before anybody waits, so nobody waits for ever.
+for k in range(5):
+    begun = [sirtaki.barrier_async(name=f"around {k}", process_set=s) for s in mine]
+    for handle in begun[rank % len(mine) :] + begun[: rank % len(mine)]:
+        handle.result()
 outside = [s for s in sets if not s.included()]
 for s in outside:
     refused(sirtaki.errors.InvalidArgumentError, lambda s=s: sirtaki.barrier(process_set=s), f"rank {rank}", "not in")

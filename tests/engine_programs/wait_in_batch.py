@@ -82,6 +82,8 @@ try:
         assert not handle.poll()
         os.kill(other, signal.SIGCONT)
         assert not handle.result().any()
+        # It was stopped for the two waits, less the time until somebody waited for it.
+        assert sirtaki.metrics()["data_wait_seconds"][1] > 1.5, sirtaki.metrics()
     else:
         signal.signal(signal.SIGUSR1, lambda *_: ran.append("handler"))
         if how != "own-handler":
