@@ -8,6 +8,8 @@ themselves. Adasum has none: it is not a function of sums.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -134,8 +136,9 @@ def _product_of_others(forward: _Forward, tensor: Any) -> Any:
     """The product of the other ranks' tensors, without a division that zeros would spoil."""
     stacked = _gather([tensor[None]], forward.set, forward.name("factors"))[0]
     index = place_in(forward.set)[0]
-    others = tf.concat([stacked[:index], stacked[index + 1 :]], axis=0)
-    product = tf.reduce_prod(others, axis=0)
+    others = [stacked[member] for member in range(place_in(forward.set)[1]) if member != index]
+    # Not tf.reduce_prod, whose second derivative is wrong for complex numbers.
+    product = functools.reduce(operator.mul, others, tf.ones_like(tensor))
     return tf.math.conj(product) if product.dtype.is_complex else product
 
 
@@ -162,8 +165,9 @@ def _broadcast_gradient(op: Any, gradient: Any) -> Any:
     name = names.of_gradient(_name(op), "gradient")
     process_set = op.get_attr("process_set")
     total = _reduce([tf.convert_to_tensor(gradient)], process_set, name)[0]
-    # The root's rank is its rank in the job.
-    return total if place_in(0)[0] == op.get_attr("root_rank") else tf.zeros_like(total)
+    # The root's rank is its rank in the job. On the others too the result depends on the sum, so that they take part in
+    # its own gradient.
+    return tf.where(place_in(0)[0] == op.get_attr("root_rank"), total, tf.zeros_like(total))
 
 
 def _alltoall_gradient(op: Any, gradient: Any, _rows_gradient: Any) -> tuple[Any, None]:
