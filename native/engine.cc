@@ -29,6 +29,20 @@ Engine::Engine(EngineOptions options) : topology_(std::move(options.topology)), 
                                    options.unresponsive_ns);
 }
 
+bool Engine::locate(uint32_t process_set, sirtaki_position* position) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto set = sets_.find(process_set);
+  if (set == sets_.end()) return false;
+  const ProcessSet& found = set->second;
+  position->rank = found.is_member ? static_cast<int32_t>(found.layout.my_member()) : -1;
+  position->size = static_cast<int32_t>(found.ranks.size());
+  position->my_rank = topology_.rank;
+  position->num_ranks = topology_.size();
+  position->local_rank = topology_.local_rank();
+  position->local_size = topology_.local_size();
+  return true;
+}
+
 Engine::~Engine() {
   close();
   if (failed() && data_->mpi) {

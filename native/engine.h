@@ -71,6 +71,8 @@ class Engine {
   ~Engine();
 
   int32_t rank() const { return topology_.rank; }
+  // Where this process stands in a process set and in the job; false if there is no such set.
+  bool locate(uint32_t process_set, sirtaki_position* position) const;
 
   void submit(const sirtaki_request& request);
   // Submits and waits, as one: when the role is free the caller takes it first, so no other thread wakes up.

@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define SIRTAKI_ABI_VERSION 2
+#define SIRTAKI_ABI_VERSION 3
 
 typedef enum sirtaki_kind {
   SIRTAKI_ALLREDUCE = 0,
@@ -116,9 +116,21 @@ typedef struct sirtaki_request {
   void (*done)(void* context, int32_t error, const char* message);
 } sirtaki_request;
 
+// Where this process stands.
+typedef struct sirtaki_position {
+  int32_t rank;     // its index in the process set, -1 if it is not in it
+  int32_t size;     // of the process set
+  int32_t my_rank;  // in the whole job, also below
+  int32_t num_ranks;
+  int32_t local_rank;
+  int32_t local_size;
+} sirtaki_position;
+
 typedef struct sirtaki_engine_api {
   uint32_t abi_version;
   void (*submit)(const sirtaki_request* request);
+  // Returns a sirtaki_error: SIRTAKI_NOT_INITIALIZED, or SIRTAKI_INVALID_ARGUMENT if there is no such set.
+  int32_t (*locate)(int32_t process_set, sirtaki_position* position);
 } sirtaki_engine_api;
 
 #ifdef __cplusplus

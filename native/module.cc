@@ -37,13 +37,15 @@ std::shared_ptr<Engine> current_engine;
 // Set in a forked child: the engine's threads and memory stayed with the parent.
 std::atomic<bool> forked{false};
 
+// Null if there is none.
+std::shared_ptr<Engine> engine_of_process() {
+  if (forked.load()) return nullptr;
+  const std::lock_guard<std::mutex> lock(current_mutex);
+  return current_engine;
+}
+
 void submit_from_op_library(const sirtaki_request* request) {
-  std::shared_ptr<Engine> engine;
-  if (!forked.load()) {
-    const std::lock_guard<std::mutex> lock(current_mutex);
-    engine = current_engine;
-  }
-  if (engine) {
+  if (const std::shared_ptr<Engine> engine = engine_of_process()) {
     engine->submit(*request);
   } else {
     request->done(request->context, SIRTAKI_NOT_INITIALIZED,
@@ -53,7 +55,13 @@ void submit_from_op_library(const sirtaki_request* request) {
   }
 }
 
-constexpr sirtaki_engine_api kEngineApi{SIRTAKI_ABI_VERSION, submit_from_op_library};
+int32_t locate_for_op_library(int32_t process_set, sirtaki_position* position) {
+  const std::shared_ptr<Engine> engine = engine_of_process();
+  if (!engine) return SIRTAKI_NOT_INITIALIZED;
+  return engine->locate(static_cast<uint32_t>(process_set), position) ? SIRTAKI_OK : SIRTAKI_INVALID_ARGUMENT;
+}
+
+constexpr sirtaki_engine_api kEngineApi{SIRTAKI_ABI_VERSION, submit_from_op_library, locate_for_op_library};
 
 // ---- Requests from Python
 // ---------------------------------------------------------------------------------------
@@ -249,10 +257,7 @@ std::shared_ptr<Engine> make_engine(int32_t rank, std::vector<int32_t> host_of,
   options.cache_capacity = cache_capacity;
   options.spin_ns = spin_ns;
   options.unresponsive_ns = unresponsive_ns;
-  const int32_t my_host = options.topology.host();
-  uint32_t local_size = 0;
-  for (int32_t host : options.topology.host_of) local_size += host == my_host ? 1 : 0;
-  options.shape.local_size = local_size;
+  options.shape.local_size = static_cast<uint32_t>(options.topology.local_size());
   options.shape.num_slots = num_slots;
   options.shape.slot_bytes = slot_bytes;
   options.segment = FileDescriptor(segment_fd);
@@ -366,6 +371,12 @@ PYBIND11_MODULE(_native, m) {
       .def_property_readonly("failure_text", &Engine::failure_text)
       .def("close", &Engine::close, py::call_guard<py::gil_scoped_release>())
       .def("abandon_after_fork", &Engine::abandon_after_fork)
+      .def("locate",
+           [](const Engine& engine, uint32_t process_set) -> std::pair<int32_t, int32_t> {
+             sirtaki_position position{};
+             if (!engine.locate(process_set, &position)) throw py::value_error("no such process set");
+             return {position.rank, position.size};
+           })
       .def_property_readonly("metrics",
                              [](const Engine& engine) { return metrics_as_dict(*engine.metrics()); });
 

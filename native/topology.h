@@ -17,6 +17,9 @@ struct Topology {
   int32_t size() const { return static_cast<int32_t>(host_of.size()); }
   int32_t host() const { return host_of[rank]; }
   int32_t local_rank() const { return local_rank_of[rank]; }
+  int32_t local_size() const {
+    return static_cast<int32_t>(std::count(host_of.begin(), host_of.end(), host()));
+  }
 };
 
 // A process set as the data plane sees it from this rank. Reductions add first the members of a host in rank

@@ -22,6 +22,11 @@ def test_collectives_in_eager_and_graph_mode(ranks: int, hosts: int) -> None:
     run(ranks, "collectives.py", hosts=hosts)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_gradients_are_those_of_one_process(ranks: int) -> None:
+    run(ranks, "gradients.py")
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_reductions_are_in_flight_together_and_in_place(ranks: int) -> None:
     run(ranks, "in_flight.py")

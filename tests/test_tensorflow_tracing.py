@@ -129,17 +129,56 @@ def test_xla_is_refused_with_the_way_out() -> None:
         step.get_concrete_function(SCALAR)
 
 
-def test_operations_without_a_known_gradient_are_refused():
+def test_gradients_are_combined_by_operations_that_make_gradients():
     hvd.init()
-    for op in (3, 4, 5, 2):
+    for op in (hvd.Min, hvd.Max, hvd.Product):
         for call in (
-            lambda op=op: hvd.allreduce(tf.ones(2), op=op),
-            lambda op=op: hvd.grouped_allreduce([tf.ones(2)], op=op),
             lambda op=op: hvd.DistributedGradientTape(tf.GradientTape(), op=op),
             lambda op=op: hvd.DistributedOptimizer(keras.optimizers.SGD(), op=op),
         ):
-            with pytest.raises(NotImplementedError, match="Average or Sum"):
+            with pytest.raises(ValueError, match="Average, Sum or Adasum"):
                 call()
+
+
+def test_static_shapes_are_as_exact_as_the_inputs():
+    hvd.init()
+    unknown_rows, unknown = tf.TensorSpec([None, 3], tf.float32), tf.TensorSpec(None, tf.float32)
+    known = tf.TensorSpec([5, 3], tf.float32)
+
+    def shapes(call, spec):
+        result = tf.function(call, autograph=False).get_concrete_function(spec).structured_outputs
+        return [tuple(t.shape) if t.shape.rank is not None else None for t in tf.nest.flatten(result)]
+
+    for call in (hvd.allreduce, lambda x: hvd.broadcast(x, 0), lambda x: hvd.grouped_allreduce([x])):
+        assert shapes(call, known) == [(5, 3)]
+        assert shapes(call, unknown_rows) == [(None, 3)]
+        assert shapes(call, unknown) == [None]
+    for call in (hvd.allgather, hvd.alltoall, lambda x: hvd.grouped_allgather([x])):
+        assert shapes(call, known) == [(None, 3)]
+        assert shapes(call, unknown) == [None]
+    assert shapes(lambda x: hvd.alltoall(x, [5]), known) == [(None, 3), (1,)]
+    for call in (hvd.reducescatter, lambda x: hvd.grouped_reducescatter([x])):
+        assert shapes(call, known) == [(5, 3)]  # of one rank
+        assert shapes(call, unknown_rows) == [(None, 3)]
+        assert shapes(call, unknown) == [None]
+    for call in (hvd.size_op, hvd.join):
+        assert shapes(lambda _, call=call: call(), known) == [()]
+    for call in (hvd.allgather, hvd.alltoall, hvd.reducescatter):
+        with pytest.raises(ValueError, match="rank 1"):
+            shapes(call, SCALAR)
+
+
+@pytest.mark.parametrize("transformation", ["map", "filter", "interleave"])
+def test_collectives_in_a_dataset_are_refused(transformation):
+    hvd.init()
+    dataset = tf.data.Dataset.from_tensor_slices([1.0, 2.0])
+    calls = {
+        "map": lambda: dataset.map(lambda x: hvd.allreduce(x)),
+        "filter": lambda: dataset.filter(lambda x: hvd.allreduce(x) > 0),
+        "interleave": lambda: dataset.interleave(lambda x: tf.data.Dataset.from_tensors(hvd.broadcast(x, 0))),
+    }
+    with pytest.raises(NotImplementedError, match=r"tf\.data"):
+        calls[transformation]()
 
 
 def test_factors_of_whole_numbers_are_refused():

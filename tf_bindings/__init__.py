@@ -10,20 +10,29 @@ Use it as Horovod users do:
 from __future__ import annotations
 
 from sirtaki import (
+    Adasum,
     Average,
+    Max,
+    Min,
+    ProcessSet,
+    Product,
     Sum,
+    add_process_set,
     allgather_object,
-    barrier,
     broadcast_object,
     cross_rank,
     cross_size,
     errors,
+    global_process_set,
     is_initialized,
     local_rank,
     local_size,
     rank,
+    remove_process_set,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from sirtaki import init as _init
 
@@ -38,24 +47,37 @@ except ModuleNotFoundError as _missing:
 
 # The gradients are imported for their registration.
 from sirtaki.tensorflow import callbacks, diagnostics, gradients, guard  # noqa: F401
+from sirtaki.tensorflow.compression import Compression
+from sirtaki.tensorflow.exchanges import allgather, alltoall, broadcast, broadcast_, grouped_allgather
 from sirtaki.tensorflow.guard import DifferentWeightsWarning, UnreducedGradientsWarning
-from sirtaki.tensorflow.ops import allgather, allreduce, broadcast, grouped_allreduce
 from sirtaki.tensorflow.optimizer import DistributedOptimizer
+from sirtaki.tensorflow.position_ops import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
+from sirtaki.tensorflow.reductions import allreduce, grouped_allreduce, grouped_reducescatter, reducescatter
+from sirtaki.tensorflow.synchronization import barrier, join
 from sirtaki.tensorflow.tape import DistributedGradientTape
 from sirtaki.tensorflow.variables import broadcast_variables
 
 __all__ = [
+    "Adasum",
     "Average",
+    "Compression",
     "DifferentWeightsWarning",
     "DistributedGradientTape",
     "DistributedOptimizer",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
     "Sum",
     "UnreducedGradientsWarning",
+    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
+    "alltoall",
     "barrier",
     "broadcast",
+    "broadcast_",
     "broadcast_object",
     "broadcast_variables",
     "callbacks",
@@ -63,14 +85,27 @@ __all__ = [
     "cross_size",
     "diagnostics",
     "errors",
+    "global_process_set",
+    "grouped_allgather",
     "grouped_allreduce",
+    "grouped_reducescatter",
     "init",
     "is_initialized",
+    "join",
     "local_rank",
+    "local_rank_op",
     "local_size",
+    "local_size_op",
+    "process_set_included_op",
     "rank",
+    "rank_op",
+    "reducescatter",
+    "remove_process_set",
     "shutdown",
     "size",
+    "size_op",
+    "start_timeline",
+    "stop_timeline",
 ]
 
 

@@ -23,7 +23,10 @@ except ImportError as error:
         "sirtaki.tensorflow needs TensorFlow 2.16 or later; install it with 'pip install sirtaki[tensorflow]'"
     ) from error
 
-OP_TYPES = ("SirtakiAllreduce", "SirtakiGroupedAllreduce", "SirtakiAllgather", "SirtakiBroadcast")
+OP_TYPES = (
+    *("SirtakiAllreduce", "SirtakiGroupedAllreduce", "SirtakiReducescatter"),
+    *("SirtakiAllgather", "SirtakiBroadcast", "SirtakiAlltoall", "SirtakiBarrier", "SirtakiJoin"),
+)
 
 
 def _find() -> str:

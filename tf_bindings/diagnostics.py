@@ -23,6 +23,8 @@ class Counters:
         allreduced: tensors submitted for an allreduce; those of groups count one by one.
         allgathered: tensors submitted for an allgather.
         broadcast: tensors submitted for a broadcast.
+        alltoall: tensors submitted for an alltoall.
+        reducescattered: tensors submitted for a reducescatter; those of groups count one by one.
         requests: submissions to the engine; a group is one.
         in_place: results that lie in their input's buffer.
         in_flight: requests submitted and not finished, now.
@@ -32,6 +34,8 @@ class Counters:
     allreduced: int
     allgathered: int
     broadcast: int
+    alltoall: int
+    reducescattered: int
     requests: int
     in_place: int
     in_flight: int

@@ -16,8 +16,9 @@ from contextvars import ContextVar
 from typing import Any
 
 import keras
-from sirtaki.tensorflow.operations import resolve
-from sirtaki.tensorflow.reduction import GradientReduction, is_marked_as_reduced
+from sirtaki import Average, ProcessSet, global_process_set
+from sirtaki.tensorflow.compression import Compression
+from sirtaki.tensorflow.gradient_reduction import GradientReduction, is_marked_as_reduced, resolve_for_gradients
 
 # Set while a LossScaleOptimizer that has reduced already runs the optimizer inside it.
 _reduced_outside: ContextVar[bool] = ContextVar("sirtaki_gradients_reduced_outside", default=False)
@@ -40,7 +41,16 @@ class _Reducing:
 
 
 def DistributedOptimizer(
-    optimizer: Any, name: str | None = None, *, op: int | None = None, sparse_as_dense: bool = False
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    *,
+    process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Makes a Keras optimizer reduce its gradients over all ranks before it applies them.
 
@@ -50,7 +60,12 @@ def DistributedOptimizer(
             Keras loads it. After loading or cloning a model, wrap its optimizer again.
         name: what the reductions are called, the same on every rank. Without it, optimizers are numbered
             in the order in which this function is called, which must then be the same on every rank.
-        op: `Average` (the default) or `Sum`.
+        device_dense, device_sparse: Horovod's; they change nothing here.
+        compression: how gradients travel, see `Compression`.
+        gradient_predivide_factor: with `Average`, divides the gradients by this number before they are combined, and
+            multiplies the average by it: for 16-bit gradients whose sum would not fit.
+        op: `Average` (the default), `Sum` or `Adasum`.
+        process_set: the ranks whose gradients are combined; only they may train with the optimizer.
         sparse_as_dense: reduces `tf.IndexedSlices`, as embeddings have, as dense tensors; by default the
             slices of all ranks are gathered, which is less to send if few rows are touched.
 
@@ -59,7 +74,7 @@ def DistributedOptimizer(
 
     Raises:
         TypeError: it is not a Keras 3 optimizer.
-        ValueError: it reduces gradients already, or `op` is unknown.
+        ValueError: it reduces gradients already, or `op` or `gradient_predivide_factor` cannot be used.
 
     Example:
         >>> optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.001 * hvd.size()))
@@ -80,13 +95,15 @@ def DistributedOptimizer(
             f"the optimizer {optimizer.name!r} reduces its gradients already: a second DistributedOptimizer "
             "around it would reduce them twice; wrap it once"
         )
-    reduce_op = resolve(None, op)
-    _move_reduction_before_finite_check()
     reduction = GradientReduction(
         name=f"DistributedOptimizer.{name or next(_counter)}",
-        op=int(reduce_op),
+        op=resolve_for_gradients(op),
         sparse_as_dense=sparse_as_dense,
+        compression=compression,
+        predivide_factor=gradient_predivide_factor,
+        process_set=process_set,
     )
+    _move_reduction_before_finite_check()
     # Past Keras's and TensorFlow's __setattr__, which would track the attribute as state to save.
     object.__setattr__(optimizer, "_sirtaki_reduction", reduction)
     object.__setattr__(optimizer, "__class__", _distributed_class(type(optimizer)))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
+from sirtaki import Average, ProcessSet, global_process_set
 from sirtaki.tensorflow import names
-from sirtaki.tensorflow.operations import resolve
-from sirtaki.tensorflow.reduction import GradientReduction, mark_as_reduced
+from sirtaki.tensorflow.compression import Compression
+from sirtaki.tensorflow.gradient_reduction import GradientReduction, mark_as_reduced, resolve_for_gradients
 
 
 class DistributedGradientTape(tf.GradientTape):
@@ -21,8 +23,8 @@ class DistributedGradientTape(tf.GradientTape):
 
     Args:
         gradtape: the `tf.GradientTape`, persistent or not.
-        op: `Average` (the default) or `Sum`.
-        sparse_as_dense: as for `DistributedOptimizer`.
+        device_dense, device_sparse: Horovod's; they change nothing here.
+        compression, sparse_as_dense, op, gradient_predivide_factor, process_set: as for `DistributedOptimizer`.
 
     Raises:
         TypeError: `gradtape` is not a `tf.GradientTape`.
@@ -36,16 +38,33 @@ class DistributedGradientTape(tf.GradientTape):
         ...                               model.trainable_variables))
     """
 
-    def __init__(self, gradtape: tf.GradientTape, *, op: int | None = None, sparse_as_dense: bool = False) -> None:
+    def __init__(
+        self,
+        gradtape: tf.GradientTape,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: Any = Compression.none,
+        sparse_as_dense: bool = False,
+        op: int = Average,
+        gradient_predivide_factor: float = 1.0,
+        *,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
         if not isinstance(gradtape, tf.GradientTape):
             raise TypeError(f"DistributedGradientTape needs a tf.GradientTape and got {gradtape!r}")
-        if isinstance(gradtape, DistributedGradientTape) or "_sirtaki_op" in gradtape.__dict__:
+        if isinstance(gradtape, DistributedGradientTape) or "_sirtaki_reduction" in gradtape.__dict__:
             raise ValueError("this tape is distributed already: a second wrapper would reduce gradients twice")
-        reduce_op = resolve(None, op)
+        reduction = GradientReduction(
+            name="DistributedGradientTape",
+            op=resolve_for_gradients(op),
+            sparse_as_dense=sparse_as_dense,
+            compression=compression,
+            predivide_factor=gradient_predivide_factor,
+            process_set=process_set,
+        )
         # One recording under two names: entering, watching or stopping either is seen by both.
         self.__dict__ = gradtape.__dict__
-        self._sirtaki_op = int(reduce_op)
-        self._sirtaki_sparse_as_dense = sparse_as_dense
+        self._sirtaki_reduction = reduction
         self._sirtaki_computes_jacobian = False
 
     def gradient(
@@ -62,11 +81,7 @@ class DistributedGradientTape(tf.GradientTape):
         local = super().gradient(target, sources, output_gradients, unconnected_gradients)
         if self._sirtaki_computes_jacobian:
             return local
-        reduction = GradientReduction(
-            name=names.unique("DistributedGradientTape"),
-            op=self._sirtaki_op,
-            sparse_as_dense=self._sirtaki_sparse_as_dense,
-        )
+        reduction = dataclasses.replace(self._sirtaki_reduction, name=names.unique(self._sirtaki_reduction.name))
         reduced = reduction(tf.nest.flatten(local))
         for gradient in reduced:
             mark_as_reduced(gradient)

@@ -8,7 +8,7 @@ from typing import Any
 import sirtaki
 import tensorflow as tf
 from sirtaki.errors import InvalidArgumentError, MismatchError
-from sirtaki.tensorflow import names, ops
+from sirtaki.tensorflow.exchanges import broadcast_
 
 
 def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
@@ -36,9 +36,7 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
     natives = [_native(variable) for variable in variables]
     if tf.executing_eagerly():
         _check_agreement(natives, root_rank)
-    base = names.unique("broadcast_variables")
-    for position, variable in enumerate(natives):
-        variable.assign(ops.broadcast(variable, root_rank, name=f"{base}.{position}"))
+    broadcast_(natives, root_rank, name="broadcast_variables")
 
 
 def _native(variable: Any) -> tf.Variable:

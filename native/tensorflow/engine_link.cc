@@ -8,7 +8,7 @@ namespace {
 
 std::atomic<const sirtaki_engine_api*> engine_api{nullptr};
 
-std::atomic<int64_t> tensors_of_kind[3];
+std::atomic<int64_t> tensors_of_kind[SIRTAKI_JOIN + 1];
 std::atomic<int64_t> requests{0};
 std::atomic<int64_t> in_place_outputs{0};
 std::atomic<int64_t> in_flight{0};
@@ -48,6 +48,8 @@ __attribute__((visibility("default"))) void sirtaki_ops_read_counters(sirtaki_op
   counters->allreduced = tensors_of_kind[SIRTAKI_ALLREDUCE].load(kRelaxed);
   counters->allgathered = tensors_of_kind[SIRTAKI_ALLGATHER].load(kRelaxed);
   counters->broadcast = tensors_of_kind[SIRTAKI_BROADCAST].load(kRelaxed);
+  counters->alltoall = tensors_of_kind[SIRTAKI_ALLTOALL].load(kRelaxed);
+  counters->reducescattered = tensors_of_kind[SIRTAKI_REDUCESCATTER].load(kRelaxed);
   counters->requests = requests.load(kRelaxed);
   counters->in_place = in_place_outputs.load(kRelaxed);
   counters->in_flight = in_flight.load(kRelaxed);

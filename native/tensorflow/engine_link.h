@@ -10,13 +10,15 @@ extern "C" {
 
 // Read by Python through ctypes: keep the order in step with tf_bindings/diagnostics.py.
 typedef struct sirtaki_ops_counters {
-  int64_t allreduced;      // tensors submitted for an allreduce, those of groups counted one by one
-  int64_t allgathered;     // tensors submitted for an allgather
-  int64_t broadcast;       // tensors submitted for a broadcast
-  int64_t requests;        // calls of the engine's submit; a group is one
-  int64_t in_place;        // outputs that are their input's buffer
-  int64_t in_flight;       // requests submitted and not done
-  int64_t most_in_flight;  // the largest value of in_flight since the last reset
+  int64_t allreduced;       // tensors submitted for an allreduce, those of groups counted one by one
+  int64_t allgathered;      // tensors submitted for an allgather
+  int64_t broadcast;        // tensors submitted for a broadcast
+  int64_t alltoall;         // tensors submitted for an alltoall
+  int64_t reducescattered;  // tensors submitted for a reducescatter
+  int64_t requests;         // calls of the engine's submit; a group is one
+  int64_t in_place;         // outputs that are their input's buffer
+  int64_t in_flight;        // requests submitted and not done
+  int64_t most_in_flight;   // the largest value of in_flight since the last reset
 } sirtaki_ops_counters;
 
 }  // extern "C"

@@ -6,6 +6,7 @@
 
 #include "kernels.h"
 #include "op_definitions.h"
+#include "position.h"
 #include "tf_c_api.h"
 
 namespace sirtaki::tensorflow {
@@ -15,6 +16,7 @@ std::string register_everything() {
   std::string problem = load_tf_api();
   if (problem.empty()) problem = register_op_definitions();
   if (problem.empty()) problem = register_kernels();
+  if (problem.empty()) problem = register_position_kernel();
   return problem;
 }
 

@@ -9,14 +9,15 @@
 
 #include <initializer_list>
 #include <memory>
+#include <utility>
 
 #include "tf_c_api.h"
 
 namespace sirtaki::tensorflow {
 namespace {
 
-constexpr char kReducibleTypes[] = "T: {half, bfloat16, float, double, int32, int64}";
-constexpr char kMovableTypes[] =
+// Which of them can be reduced how is for tf_bindings/operations.py to say, and for the engine.
+constexpr char kTypes[] =
     "T: {bool, uint8, int8, uint16, int16, uint32, int32, uint64, int64, half, bfloat16, float, double, "
     "complex64, complex128}";
 constexpr char kNameAttr[] = "tensor_name: string = ''";
@@ -25,6 +26,7 @@ constexpr char kReduceOpAttr[] = "reduce_op: int";
 // 4607182418800017408 is the bit pattern of 1.0.
 constexpr char kPrescaleAttr[] = "prescale_bits: int = 4607182418800017408";
 constexpr char kPostscaleAttr[] = "postscale_bits: int = 4607182418800017408";
+constexpr char kNumTensors[] = "N: int >= 1";
 constexpr char kRootRankAttr[] = "root_rank: int";
 
 // VectorFromSize passes its argument on as a signed dimension, where -1 is an unknown one; the C API has no
@@ -50,30 +52,61 @@ void same_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   }
 }
 
-// The result has as many rows as all ranks send together, which no rank knows beforehand; the other
-// dimensions are those of the input. The second output has one element for each rank.
-void allgather_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
-  const Shape input = new_shape();
-  tf().ShapeInferenceContextGetInput(context, 0, input.get(), status);
+// The input's shape but for the first dimension, which no rank knows beforehand; a null shape after a
+// failure.
+Shape with_unknown_rows(TF_ShapeInferenceContext* context, int input, TF_Status* status) {
+  Shape shape = new_shape();
+  tf().ShapeInferenceContextGetInput(context, input, shape.get(), status);
+  if (failed(status) || !tf().ShapeInferenceContextRankKnown(context, shape.get())) return shape;
+  const Shape unknown_rows(tf().ShapeInferenceContextVectorFromSize(context, kUnknownDimension));
+  const Shape with_rows = new_shape(), rest = new_shape();
+  Shape result = new_shape();
+  tf().ShapeInferenceContextWithRankAtLeast(context, shape.get(), 1, with_rows.get(), status);
+  if (failed(status)) return nullptr;
+  const int64_t rank = tf().ShapeInferenceContextRank(context, with_rows.get());
+  tf().ShapeInferenceContextSubshape(context, with_rows.get(), 1, rank, rest.get(), status);
+  if (failed(status)) return nullptr;
+  tf().ShapeInferenceContextConcatenateShapes(context, unknown_rows.get(), rest.get(), result.get(), status);
+  return failed(status) ? nullptr : std::move(result);
+}
+
+void shapes_with_unknown_rows(TF_ShapeInferenceContext* context, int count, TF_Status* status) {
+  for (int i = 0; i < count; ++i) {
+    const Shape shape = with_unknown_rows(context, i, status);
+    if (failed(status)) return;
+    tf().ShapeInferenceContextSetOutput(context, i, shape.get(), status);
+    if (failed(status)) return;
+  }
+}
+
+// `count` results, and for each how many rows each rank has given: vectors with an element for each rank.
+void gathered_shapes(TF_ShapeInferenceContext* context, int count, TF_Status* status) {
+  shapes_with_unknown_rows(context, count, status);
   if (failed(status)) return;
   const Shape unknown_vector(tf().ShapeInferenceContextVectorFromSize(context, kUnknownDimension));
-  if (!tf().ShapeInferenceContextRankKnown(context, input.get())) {
-    tf().ShapeInferenceContextSetUnknownShape(context, status);
-  } else {
-    const Shape with_rows = new_shape(), rest = new_shape(), result = new_shape();
-    tf().ShapeInferenceContextWithRankAtLeast(context, input.get(), 1, with_rows.get(), status);
-    if (failed(status)) return;
-    const int64_t rank = tf().ShapeInferenceContextRank(context, with_rows.get());
-    tf().ShapeInferenceContextSubshape(context, with_rows.get(), 1, rank, rest.get(), status);
-    if (failed(status)) return;
-    tf().ShapeInferenceContextConcatenateShapes(context, unknown_vector.get(), rest.get(), result.get(),
-                                                status);
-    if (failed(status)) return;
-    tf().ShapeInferenceContextSetOutput(context, 0, result.get(), status);
+  for (int i = count; i < 2 * count && !failed(status); ++i) {
+    tf().ShapeInferenceContextSetOutput(context, i, unknown_vector.get(), status);
   }
-  if (failed(status)) return;
-  tf().ShapeInferenceContextSetOutput(context, 1, unknown_vector.get(), status);
 }
+
+void allgather_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+  gathered_shapes(context, static_cast<int>(tf().ShapeInferenceContextNumInputs(context)), status);
+}
+
+void alltoall_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+  gathered_shapes(context, 1, status);
+}
+
+void reducescatter_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+  shapes_with_unknown_rows(context, static_cast<int>(tf().ShapeInferenceContextNumInputs(context)), status);
+}
+
+void scalar_shape(TF_ShapeInferenceContext* context, TF_Status* status) {
+  const Shape scalar(tf().ShapeInferenceContextScalar(context));
+  tf().ShapeInferenceContextSetOutput(context, 0, scalar.get(), status);
+}
+
+void no_shapes(TF_ShapeInferenceContext*, TF_Status*) {}
 
 struct Definition {
   const char* name;
@@ -104,24 +137,36 @@ std::string register_op_definitions() {
       {kAllreduceOp,
        {"tensor: T"},
        {"reduced: T"},
-       {kReducibleTypes, kReduceOpAttr, kPrescaleAttr, kPostscaleAttr, kProcessSetAttr, kNameAttr},
+       {kTypes, kReduceOpAttr, kPrescaleAttr, kPostscaleAttr, kProcessSetAttr, kNameAttr},
        same_shapes},
       {kGroupedAllreduceOp,
        {"tensors: N * T"},
        {"reduced: N * T"},
-       {"N: int >= 1", kReducibleTypes, kReduceOpAttr, kPrescaleAttr, kPostscaleAttr, kProcessSetAttr,
-        kNameAttr},
+       {kNumTensors, kTypes, kReduceOpAttr, kPrescaleAttr, kPostscaleAttr, kProcessSetAttr, kNameAttr},
        same_shapes},
       {kAllgatherOp,
-       {"tensor: T"},
-       {"gathered: T", "rows: int64"},
-       {kMovableTypes, kProcessSetAttr, kNameAttr},
+       {"tensors: N * T"},
+       {"gathered: N * T", "rows: N * int64"},
+       {kNumTensors, kTypes, kProcessSetAttr, kNameAttr},
        allgather_shapes},
       {kBroadcastOp,
        {"tensor: T"},
        {"received: T"},
-       {kMovableTypes, kRootRankAttr, kProcessSetAttr, kNameAttr},
+       {kTypes, kRootRankAttr, kProcessSetAttr, kNameAttr},
        same_shapes},
+      {kAlltoallOp,
+       {"tensor: T", "splits: int64"},
+       {"received: T", "rows: int64"},
+       {kTypes, kProcessSetAttr, kNameAttr},
+       alltoall_shapes},
+      {kReducescatterOp,
+       {"tensors: N * T"},
+       {"shares: N * T"},
+       {kNumTensors, kTypes, kReduceOpAttr, kPrescaleAttr, kPostscaleAttr, kProcessSetAttr, kNameAttr},
+       reducescatter_shapes},
+      {kBarrierOp, {}, {}, {kProcessSetAttr, kNameAttr}, no_shapes},
+      {kJoinOp, {}, {"last_rank: int32"}, {}, scalar_shape},
+      {kPositionOp, {}, {"value: int32"}, {"what: string", kProcessSetAttr}, scalar_shape},
   };
   for (const Definition& definition : definitions) {
     std::string problem = register_definition(definition);

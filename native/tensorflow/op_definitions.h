@@ -10,6 +10,11 @@ inline constexpr char kAllreduceOp[] = "SirtakiAllreduce";
 inline constexpr char kGroupedAllreduceOp[] = "SirtakiGroupedAllreduce";
 inline constexpr char kAllgatherOp[] = "SirtakiAllgather";
 inline constexpr char kBroadcastOp[] = "SirtakiBroadcast";
+inline constexpr char kAlltoallOp[] = "SirtakiAlltoall";
+inline constexpr char kReducescatterOp[] = "SirtakiReducescatter";
+inline constexpr char kBarrierOp[] = "SirtakiBarrier";
+inline constexpr char kJoinOp[] = "SirtakiJoin";
+inline constexpr char kPositionOp[] = "SirtakiPosition";
 
 // Returns an empty text, or TensorFlow's reason for refusing a definition.
 std::string register_op_definitions();

@@ -76,12 +76,14 @@ std::string load_tf_api() {
   lookup.find("ShapeInferenceContextGetInput", api.ShapeInferenceContextGetInput);
   lookup.find("ShapeInferenceContextSetOutput", api.ShapeInferenceContextSetOutput);
   lookup.find("ShapeInferenceContextSetUnknownShape", api.ShapeInferenceContextSetUnknownShape);
+  lookup.find("ShapeInferenceContextScalar", api.ShapeInferenceContextScalar);
   lookup.find("ShapeInferenceContextVectorFromSize", api.ShapeInferenceContextVectorFromSize);
   lookup.find("ShapeInferenceContextRankKnown", api.ShapeInferenceContextRankKnown);
   lookup.find("ShapeInferenceContextRank", api.ShapeInferenceContextRank);
   lookup.find("ShapeInferenceContextWithRankAtLeast", api.ShapeInferenceContextWithRankAtLeast);
   lookup.find("ShapeInferenceContextSubshape", api.ShapeInferenceContextSubshape);
   lookup.find("ShapeInferenceContextConcatenateShapes", api.ShapeInferenceContextConcatenateShapes);
+  lookup.find("NewKernelBuilder", api.NewKernelBuilder);
   lookup.find("NewAsyncKernelBuilder", api.NewAsyncKernelBuilder);
   lookup.find("RegisterKernelBuilder", api.RegisterKernelBuilder);
   lookup.find("OpKernelConstruction_GetAttrSize", api.OpKernelConstruction_GetAttrSize);

@@ -88,6 +88,7 @@ struct TfApi {
   void (*ShapeInferenceContextGetInput)(TF_ShapeInferenceContext*, int index, TF_ShapeHandle*, TF_Status*);
   void (*ShapeInferenceContextSetOutput)(TF_ShapeInferenceContext*, int index, TF_ShapeHandle*, TF_Status*);
   void (*ShapeInferenceContextSetUnknownShape)(TF_ShapeInferenceContext*, TF_Status*);
+  TF_ShapeHandle* (*ShapeInferenceContextScalar)(TF_ShapeInferenceContext*);
   TF_ShapeHandle* (*ShapeInferenceContextVectorFromSize)(TF_ShapeInferenceContext*, size_t size);
   int (*ShapeInferenceContextRankKnown)(TF_ShapeInferenceContext*, TF_ShapeHandle*);
   int64_t (*ShapeInferenceContextRank)(TF_ShapeInferenceContext*, TF_ShapeHandle*);
@@ -98,6 +99,9 @@ struct TfApi {
   void (*ShapeInferenceContextConcatenateShapes)(TF_ShapeInferenceContext*, TF_ShapeHandle* first,
                                                  TF_ShapeHandle* second, TF_ShapeHandle* result, TF_Status*);
 
+  TF_KernelBuilder* (*NewKernelBuilder)(const char* op, const char* device,
+                                        void* (*create)(TF_OpKernelConstruction*),
+                                        void (*compute)(void*, TF_OpKernelContext*), void (*destroy)(void*));
   TF_KernelBuilder* (*NewAsyncKernelBuilder)(
       const char* op, const char* device, void* (*create)(TF_OpKernelConstruction*),
       void (*compute)(void*, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*), void (*destroy)(void*));

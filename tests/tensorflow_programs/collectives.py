@@ -2,10 +2,12 @@
 
 import common
 import numpy as np
+import sirtaki
 import sirtaki.tensorflow as hvd
 import tensorflow as tf
 from common import assert_raises, both_ways
-from sirtaki.tensorflow import ops
+from sirtaki.dtypes import CELLS
+from sirtaki.tensorflow.arguments import TYPES
 
 RANK, SIZE = hvd.rank(), hvd.size()
 SUM_OF_RANKS = SIZE * (SIZE - 1) // 2
@@ -13,7 +15,7 @@ SHAPES = ((), (1,), (0,), (0, 3), (3, 5), (2, 3, 4), (1021,))
 
 
 def check_allreduce():
-    for dtype in ops.REDUCIBLE:
+    for dtype in (t for t in TYPES if t != tf.bool):
         for shape in SHAPES:
             tensor = tf.cast(tf.fill(shape, RANK + 1), dtype)
             for way, call in both_ways(lambda t: hvd.allreduce(t, op=hvd.Sum)):
@@ -22,8 +24,158 @@ def check_allreduce():
                 assert result.dtype == dtype and result.shape == tensor.shape, (way, dtype, shape)
                 np.testing.assert_array_equal(tf.cast(result, tf.float64), expected, f"{way} {dtype} {shape}")
             # Multiples of SIZE have an exact average in every type.
-            average = hvd.allreduce(tensor * SIZE)
+            average = hvd.allreduce(tf.cast(tf.fill(shape, (RANK + 1) * SIZE), dtype))
             np.testing.assert_array_equal(tf.cast(average, tf.float64), np.full(shape, SUM_OF_RANKS + SIZE))
+
+
+def check_every_operation():
+    """Every cell of the table of types: what NumPy gives, or a TypeError before anything is sent."""
+    functions = {"Sum": np.sum, "Min": np.min, "Max": np.max, "Product": np.prod}
+    values = [np.array([1, r, 2 + r % 2, 0, 1]) for r in range(SIZE)]  # exact in every type
+    for dtype in TYPES:
+        mine = tf.constant(values[RANK].astype(dtype.as_numpy_dtype), dtype)
+        stack = np.stack([v.astype(dtype.as_numpy_dtype) for v in values])
+        for op, function in functions.items():
+            for way, call in both_ways(lambda t, o=op: hvd.allreduce(t, op=sirtaki.ReduceOp[o])):
+                if CELLS[dtype.name][op].startswith("no: "):
+                    assert_raises(TypeError, lambda c=call, m=mine: c(m), dtype.name, op)
+                else:
+                    expected = function(stack, axis=0).astype(dtype.as_numpy_dtype)
+                    np.testing.assert_array_equal(call(mine).numpy(), expected, f"{op} {dtype} {way}")
+    for dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64):
+        same = tf.cast([1.0, -2.0, 4.0], dtype)
+        np.testing.assert_allclose(tf.cast(hvd.allreduce(same, op=hvd.Adasum), tf.float64), [1, -2, 4], rtol=1e-2)
+    assert_raises(TypeError, lambda: hvd.allreduce(tf.constant([1]), op=hvd.Adasum), "Adasum")
+    assert_raises(ValueError, lambda: hvd.reducescatter(tf.ones([SIZE]), op=hvd.Adasum), "Adasum")
+
+
+def check_compression():
+    exact, rounded = tf.constant([1.0, 0.5]), tf.constant([0.1])
+    for compression, error in ((hvd.Compression.none, 0), (hvd.Compression.fp16, 1e-3), (hvd.Compression.bf16, 1e-2)):
+        for _, call in both_ways(lambda t, c=compression: hvd.allreduce(t, compression=c)):
+            np.testing.assert_array_equal(call(exact), exact)
+            assert abs(float(call(rounded)[0]) - 0.1) <= 0.1 * error + 1e-8
+        group = hvd.grouped_allreduce([exact, tf.constant([3])], compression=compression, op=hvd.Sum)
+        np.testing.assert_array_equal(group[0], exact * SIZE)
+        assert group[0].dtype == tf.float32 and group[1].numpy().tolist() == [3 * SIZE]
+        scattered = hvd.reducescatter(tf.ones([SIZE, 2]), compression=compression, op=hvd.Sum)
+        assert scattered.dtype == tf.float32 and scattered.numpy().tolist() == [[SIZE, SIZE]]
+    assert float(hvd.allreduce(tf.constant([0.1]), compression=hvd.Compression.fp16)[0]) != np.float32(0.1)
+
+    class Doubling:
+        """A compressor of the user's, with a state."""
+
+        calls = 0
+
+        def compress(self, tensor):
+            self.calls += 1
+            return tensor * 2, 0.5
+
+        def decompress(self, tensor, ctx):
+            return tensor * ctx
+
+    own = Doubling()
+    np.testing.assert_array_equal(hvd.allreduce(exact, compression=own), exact)
+    assert own.calls == 1
+    assert_raises(TypeError, lambda: hvd.allreduce(exact, compression="fp16"), "compress", "fp16")
+
+
+def share_of(total, rank):
+    rows = len(total)
+    begin = rank * (rows // SIZE) + min(rank, rows % SIZE)
+    return total[begin : begin + rows // SIZE + (rank < rows % SIZE)]
+
+
+def check_reducescatter():
+    for rows in (0, 1, SIZE, 3 * SIZE + 1):
+        tensor = tf.reshape(tf.range(rows * 2, dtype=tf.float32), [rows, 2]) + float(RANK)
+        total = np.arange(rows * 2.0).reshape(rows, 2) * SIZE + SUM_OF_RANKS
+        for way, call in both_ways(lambda t: hvd.reducescatter(t, op=hvd.Sum)):
+            np.testing.assert_array_equal(call(tensor), share_of(total, RANK), f"{way} {rows}")
+        first, second = hvd.grouped_reducescatter([tensor, tf.cast(tensor, tf.int64)], op=hvd.Sum)
+        np.testing.assert_array_equal(first, share_of(total, RANK))
+        np.testing.assert_array_equal(second, share_of(total, RANK))
+        np.testing.assert_allclose(hvd.reducescatter(tensor), share_of(total / SIZE, RANK), rtol=1e-6)
+    assert_raises(tf.errors.InvalidArgumentError, lambda: hvd.reducescatter(1.0, name="one"), "one", "scalar")
+
+
+def check_grouped_allgather():
+    tensors = [tf.fill([RANK + 1, 2], float(RANK)), tf.fill([1], RANK), tf.fill([2, 0], float(RANK)), tf.ones([0, 2])]
+    expected = [np.repeat(np.arange(SIZE), np.arange(SIZE) + 1)[:, None].repeat(2, axis=1), np.arange(SIZE)]
+    for way, call in both_ways(lambda *t: hvd.grouped_allgather(list(t))):
+        results = call(*tensors)
+        np.testing.assert_array_equal(results[0], expected[0], way)
+        np.testing.assert_array_equal(results[1], expected[1], way)
+        assert results[2].shape == (2 * SIZE, 0) and results[3].shape == (0, 2)
+        assert [r.dtype for r in results] == [t.dtype for t in tensors]
+    assert hvd.grouped_allgather([]) == []
+
+
+def check_alltoall():
+    for dtype in TYPES:
+        splits = [1 + (RANK + to) % 3 for to in range(SIZE)]
+        rows = np.repeat(RANK * SIZE + np.arange(SIZE), splits)
+        given = [1 + (r + RANK) % 3 for r in range(SIZE)]
+        expected = np.repeat(np.arange(SIZE) * SIZE + RANK, given).astype(dtype.as_numpy_dtype)
+        for way, call in both_ways(lambda t, s: hvd.alltoall(t, s)):
+            received, counts = call(tf.cast(rows, dtype), tf.constant(splits))
+            np.testing.assert_array_equal(received.numpy(), expected, f"{way} {dtype}")
+            assert counts.dtype == tf.int32 and counts.numpy().tolist() == given
+    for _, call in both_ways(hvd.alltoall):
+        assert call(tf.fill([2 * SIZE, 3], RANK))[::2, 0].numpy().tolist() == list(range(SIZE))
+        wrong = tf.errors.InvalidArgumentError
+        if SIZE > 1:
+            assert_raises(wrong, lambda c=call: c(tf.zeros([SIZE + 1])), "evenly", "splits")
+        assert_raises(wrong, lambda c=call: c(tf.zeros([2]), [5] * SIZE), "split")
+        assert_raises(TypeError, lambda c=call: c(tf.zeros([2]), [1.0] * SIZE), "whole numbers")
+
+
+def check_process_sets():
+    if SIZE == 1:
+        return
+    halves = [hvd.add_process_set(range(0, SIZE, 2)), hvd.add_process_set(range(1, SIZE, 2))]
+    mine, other = halves if RANK % 2 == 0 else halves[::-1]
+    n, first = mine.size(), mine.ranks[0]
+    for way, call in both_ways(lambda t: hvd.allreduce(t, op=hvd.Sum, process_set=mine)):
+        assert float(call(tf.constant(float(RANK)))) == sum(mine.ranks), way
+    assert hvd.allgather(tf.constant([RANK]), process_set=mine).numpy().tolist() == mine.ranks
+    assert float(hvd.broadcast(float(RANK), mine.ranks[-1], process_set=mine)) == mine.ranks[-1]
+    assert hvd.alltoall(tf.fill([n], RANK), process_set=mine).numpy().tolist() == mine.ranks
+    assert hvd.reducescatter(tf.ones([n]), op=hvd.Sum, process_set=mine).numpy().tolist() == [n]
+    variable = tf.Variable(RANK)
+    hvd.broadcast_([variable], first, process_set=mine)
+    assert int(variable) == first
+    hvd.barrier(process_set=mine)
+    assert_raises(tf.errors.InvalidArgumentError, lambda: hvd.allreduce(1.0, process_set=other), f"rank {RANK}")
+    number = mine.process_set_id
+    for _, call in both_ways(lambda: (hvd.size_op(number), hvd.process_set_included_op(number))):
+        assert [int(v) for v in call()] == [n, 1]
+    assert int(hvd.process_set_included_op(other.process_set_id)) == 0
+    for process_set in halves:
+        assert hvd.remove_process_set(process_set)
+    assert_raises(tf.errors.InvalidArgumentError, lambda: hvd.size_op(number), "no process set")
+    assert_raises(hvd.errors.InvalidArgumentError, lambda: hvd.allreduce(1.0, process_set=mine), "not known")
+
+
+def check_place():
+    for _, call in both_ways(lambda: (hvd.size_op(), hvd.rank_op(), hvd.local_size_op(), hvd.local_rank_op())):
+        assert [int(v) for v in call()] == [SIZE, RANK, hvd.local_size(), hvd.local_rank()]
+
+
+def check_barrier_and_join():
+    @tf.function(autograph=False)
+    def waits(x):
+        with tf.control_dependencies([hvd.barrier()]):
+            return hvd.allreduce(x, op=hvd.Sum)
+
+    for _ in range(3):
+        assert float(waits(tf.constant(1.0))) == SIZE
+    for i in range(RANK + 1):
+        # Those with fewer batches have joined, and count as zeros.
+        assert float(hvd.allreduce(1.0, op=hvd.Sum, name=f"batch {i}")) == SIZE - i
+    assert int(hvd.join()) == SIZE - 1
+    for _, call in both_ways(hvd.join):
+        assert int(call()) in range(SIZE)
 
 
 def check_scaling():
@@ -54,7 +206,7 @@ def check_grouped_allreduce():
 
 
 def check_allgather():
-    for dtype in ops.MOVABLE:
+    for dtype in TYPES:
         rows = RANK + 1 if RANK % 3 != 2 else 0
         tensor = tf.cast(tf.fill([rows, 2], RANK + 1), dtype)
         expected = np.concatenate([np.full([r + 1 if r % 3 != 2 else 0, 2], r + 1) for r in range(SIZE)])
@@ -69,7 +221,7 @@ def check_allgather():
 def check_broadcast():
     for root in range(SIZE):
         ways = both_ways(lambda t, root=root: hvd.broadcast(t, root))
-        for dtype in ops.MOVABLE:
+        for dtype in TYPES:
             for shape in SHAPES if root == 0 else SHAPES[:1]:
                 tensor = tf.cast(tf.fill(shape, RANK + 1), dtype)
                 for way, call in ways:
@@ -182,6 +334,9 @@ def check_mismatches():
 
 def check_arguments():
     assert_raises(TypeError, lambda: hvd.allreduce(tf.constant([True])), "bool", "cast")
+    slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([3, 2]))
+    assert_raises(ValueError, lambda: hvd.allreduce(slices, op=hvd.Max), "IndexedSlices", "Sum")
+    assert_raises(TypeError, lambda: hvd.allreduce(1.0, process_set=[0]), "ProcessSet")
     assert_raises(TypeError, lambda: hvd.broadcast(tf.constant(["text"]), 0), "string")
     assert_raises(ValueError, lambda: hvd.allreduce(1.0, average=True, op=hvd.Sum), "average")
     assert_raises(ValueError, lambda: hvd.allreduce(1.0, op=77), "77")
@@ -193,7 +348,7 @@ def check_broadcast_variables():
     import keras
 
     variables = [
-        *(tf.Variable(tf.cast(tf.fill([2, 3], RANK + 1), dtype)) for dtype in ops.MOVABLE),
+        *(tf.Variable(tf.cast(tf.fill([2, 3], RANK + 1), dtype)) for dtype in TYPES),
         tf.Variable(RANK),
         keras.Variable(np.full([3], RANK, "uint32"), dtype="uint32", trainable=False),
         keras.random.SeedGenerator(RANK).state,

@@ -77,6 +77,57 @@ def check_wrong_optimizers():
     assert_raises(ValueError, lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(), op=9), "9")
 
 
+def step_of(optimizer, variable, weight, options):
+    """Applies a gradient to `variable`, and returns it as the gradient by `weight`."""
+
+    def step(gradient):
+        optimizer.apply([gradient], [variable])
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weight * gradient)
+        return hvd.DistributedGradientTape(tape, **options).gradient(loss, weight)
+
+    return step
+
+
+def check_options():
+    """Each way to combine gradients gives the weights that it should, eagerly and in a graph, by optimizer and tape."""
+    gradients = [tf.constant([1.0, 2.0, -4.0]) * (rank + 1) for rank in range(SIZE)]
+    mean, total = sum(gradients) / SIZE, sum(gradients)
+    half = tf.cast(mean, tf.float16)
+    cases = [
+        ({}, mean),
+        ({"op": hvd.Sum}, total),
+        ({"op": hvd.Average, "gradient_predivide_factor": 4.0}, mean),
+        ({"compression": hvd.Compression.fp16}, tf.cast(half, tf.float32)),
+        ({"compression": hvd.Compression.bf16}, tf.cast(tf.cast(mean, tf.bfloat16), tf.float32)),
+    ]
+    if SIZE == 2:  # the gradients are parallel, so their dot products are those of their lengths
+        cases.append(({"op": hvd.Adasum}, (1 - 2 / 2) * gradients[0] + (1 - 2 / 8) * gradients[1]))
+    for options, expected in cases:
+        for eager in (True, False):
+            variable = keras.Variable(np.zeros(3, "float32"))
+            optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), **options)
+            optimizer.build([variable])
+            weight = tf.Variable(tf.zeros([3]))
+
+            step = step_of(optimizer, variable, weight, options)
+            got = (step if eager else tf.function(step, autograph=False))(gradients[RANK])
+            np.testing.assert_allclose(got, expected, rtol=1e-6, err_msg=f"{options} {eager}")
+            np.testing.assert_allclose(-variable.numpy(), expected, rtol=1e-6, err_msg=f"{options} {eager}")
+    for wrong, words in (
+        ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "Average"),
+        ({"gradient_predivide_factor": 0.0}, "positive"),
+        ({"op": hvd.Max}, "Average, Sum or Adasum"),
+    ):
+        assert_raises(ValueError, lambda o=wrong: hvd.DistributedOptimizer(keras.optimizers.SGD(), **o), words)
+        assert_raises(ValueError, lambda o=wrong: hvd.DistributedGradientTape(tf.GradientTape(), **o), words)
+    assert_raises(TypeError, lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(), compression=16), "compress")
+    alone = [hvd.add_process_set([rank]) for rank in range(SIZE)][RANK]
+    variable = keras.Variable(np.zeros(3, "float32"))
+    hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), process_set=alone).apply([gradients[RANK]], [variable])
+    np.testing.assert_allclose(-variable.numpy(), gradients[RANK])
+
+
 def check_loss_scaling():
     """An overflow on one rank makes all of them skip the step, whichever of the two wraps the other."""
     for outside in (False, True):
