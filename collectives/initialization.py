@@ -29,7 +29,8 @@ def init(comm: Sequence[int] | Any = None, process_sets: Sequence[ProcessSet | S
         ConfigError: a ``SIRTAKI_*`` variable cannot be used, or differs between ranks where it must not.
         MissingDependencyError: a launcher started this process, and mpi4py is not installed.
         MismatchError: the ranks give different process sets.
-        SirtakiError: the ranks cannot reach each other.
+        SirtakiError: the ranks cannot reach each other; or another process has taken this rank's place, or this one
+            may not take it (``docs/errors.md``, "Processes that a rank starts").
 
     Example:
         >>> import sirtaki

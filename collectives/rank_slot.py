@@ -2,7 +2,8 @@
 
 A launcher starts one command per rank and describes the rank in its environment, which all processes that the command
 starts inherit: wrappers that start the real program, and workers that the program starts. Only one of them can be the
-rank. It is the one that joins first; what it starts afterwards, or has started before, becomes a job of its own.
+rank. It is the one that joins first. Processes below it become jobs of their own; where it cannot be known who is
+meant, that is an error, since a program that was to be a rank must not train alone.
 """
 
 from __future__ import annotations
@@ -19,64 +20,86 @@ from sirtaki.errors import SirtakiError
 
 _log = logging.getLogger("sirtaki")
 
-_claim: socket.socket | None = None  # held as long as this process lives, also between two jobs
+_PREFIX = "\0sirtaki-rank-"
+# Held as long as this process lives, also between two jobs.
+_claims: list[socket.socket] = []
 _claimed_by: int | None = None
 
 
 def take(environment: Mapping[str, str] = os.environ) -> bool:
-    """Take this rank's place; return False, with a warning, if this process descends from the one that has it.
+    """Take this rank's place; return False, with a warning, if this process descends from a rank that has joined.
 
     Raises:
-        SirtakiError: a process that this one has started, or another one beside it, has the place.
+        SirtakiError: another process, which is no ancestor, has the place; or this process has the launcher's
+            environment but not its connection.
     """
-    global _claim, _claimed_by
+    global _claimed_by
     parent = environment.get(RANK_PID, "")
     if parent not in ("", str(os.getpid())):
-        return _refuse(f"by a rank (process {parent}) of a job")
+        return _refuse(parent)
     if _claimed_by == os.getpid():
         return True
     key = _key(environment)
-    if key is None:
-        return True
-    if not key:
-        return _refuse("by a launched process, without the launcher's connection, which only a rank has")
-    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        # An abstract name goes with its process and leaves no file behind.
-        claim.bind(f"\0sirtaki-rank-{key}")
-        claim.listen()
-    except OSError:
-        claim.close()
-        return _meet_holder(key)
-    _claim, _claimed_by = claim, os.getpid()
+    if key == "":
+        rank = next((pid for pid in _ancestors() if _holder(f"of-{pid}") == pid), None)
+        if rank is not None:
+            return _refuse(rank)
+        raise SirtakiError(
+            f"process {os.getpid()} has the environment of a launched rank, but not its connection to the launcher, "
+            "which a process between them has closed. If it is to be the rank, let that process replace itself by it "
+            "(os.execvp) or start it with close_fds=False. If it is a worker of a rank, start it after the rank's own "
+            "sirtaki.init(); it is a job of one rank then."
+        )
+    if key is not None and not _claim(key):
+        holder = _holder(key)
+        if holder in _ancestors():
+            return _refuse(holder)
+        raise SirtakiError(
+            f"process {os.getpid()} cannot join the job: process {holder or '(gone)'} has joined it in the place of "
+            "the same rank, since both have the launcher's environment. Workers of a rank that use Sirtaki must be "
+            "started after the rank's own sirtaki.init(); then each is a job of one rank."
+        )
+    _claim(f"of-{os.getpid()}")
+    _claimed_by = os.getpid()
     return True
 
 
-def _meet_holder(key: str) -> bool:
+def _claim(key: str) -> bool:
+    """Take a name that only one process can have; it goes with the process and leaves no file behind."""
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        claim.bind(_PREFIX + key)
+        claim.listen()
+    except OSError:
+        claim.close()
+        return False
+    _claims.append(claim)
+    return True
+
+
+def _holder(key: str) -> int:
+    """Return the process that has taken a name, 0 if there is none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
         try:
-            s.connect(f"\0sirtaki-rank-{key}")
+            s.connect(_PREFIX + key)
         except OSError:
-            holder = 0  # it is ending, or has not come to listen() yet
-        else:
-            credentials = s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-            holder = struct.unpack("3i", credentials)[0]
-    if holder in _ancestors():
-        return _refuse(f"by a rank (process {holder}) of a job")
-    raise SirtakiError(
-        f"process {os.getpid()} cannot join the job: process {holder or '(gone)'} has joined it in the place of the "
-        "same rank, since both have the launcher's environment. Workers of a rank that use Sirtaki must be started "
-        "after the rank's own sirtaki.init(); then each is a job of one rank."
+            return 0
+        credentials = s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid: int = struct.unpack("3i", credentials)[0]
+    return pid
+
+
+def _refuse(rank: int | str) -> bool:
+    _log.warning(
+        "this process was started by a rank (process %s) of a job and does not take its place: "
+        "it becomes a job of one rank",
+        rank,
     )
-
-
-def _refuse(how: str) -> bool:
-    _log.warning("this process was started %s and does not take its place: it becomes a job of one rank", how)
     return False
 
 
 def _key(environment: Mapping[str, str]) -> str | None:
-    """Return what all processes of a launched rank share and no others; None: unknown; "": not a rank's process."""
+    """Return what all processes of a launched rank share and no others; None: unknown; "": the connection is gone."""
     if "PMIX_NAMESPACE" in environment:  # Open MPI
         return f"{environment['PMIX_NAMESPACE']}-{environment.get('PMIX_RANK', '')}"
     number = environment.get("PMI_FD", "")

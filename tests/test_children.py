@@ -22,23 +22,12 @@ assert sirtaki.allreduce(sirtaki.rank(), op=sirtaki.Sum) == sum(range(sirtaki.si
 """
 
 
-# Not: one that has the launcher's connection and joins before the rank. It takes the rank's place; see below.
-@pytest.mark.parametrize(
-    ("when", "closes"),
-    [
-        ("ends before", True),
-        ("joins after", True),
-        ("joins after", False),
-        ("starts after", True),
-        ("starts after", False),
-    ],
-)
-def test_a_subprocess_is_a_job_of_its_own(when, closes):
+@pytest.mark.parametrize("closes", [True, False])
+@pytest.mark.parametrize("when", ["joins after", "starts after"])
+def test_a_subprocess_of_a_rank_is_a_job_of_its_own(when, closes):
     """It may be older than the rank's own init, and have the launcher's connection."""
     start = f"worker = subprocess.Popen([sys.executable, '-c', source], stdin=subprocess.PIPE, close_fds={closes})\n"
-    if when == "ends before":
-        program = START + "source = WORKER\n" + start + "assert worker.wait() == 0\nsirtaki.init()\n"
-    elif when == "joins after":
+    if when == "joins after":
         program = START + "source = 'input()' + WORKER\n" + start + "sirtaki.init()\n"
         program += "worker.communicate(b'go\\n')\nassert worker.returncode == 0\n"
     else:
@@ -46,6 +35,14 @@ def test_a_subprocess_is_a_job_of_its_own(when, closes):
     result = run_ranks(2, program + RANK)
     assert result.output.count("worker: 0 of 1, 5") == 2
     assert result.output.count("becomes a job of one rank") == 2
+
+
+def test_a_subprocess_without_the_launchers_connection_is_told():
+    """It may be meant to be the rank, and must not go on alone then."""
+    program = START + "worker = subprocess.run([sys.executable, '-c', WORKER])\nassert worker.returncode == 1\n"
+    result = run_ranks(2, program + "sirtaki.init()\n" + RANK)
+    assert result.output.count("not its connection to the launcher") == 2
+    assert "worker:" not in result.output
 
 
 def test_a_forked_worker_that_joins_after_its_rank_is_a_job_of_its_own():
