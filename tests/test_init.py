@@ -14,8 +14,8 @@ def test_job_of_given_ranks(case, ranks, hosts):
 
 @pytest.mark.parametrize("what", ["order", "sets"])
 def test_ranks_that_name_different_jobs_are_told_which_they_wait_for(what):
-    options = ["--grace-period", "5"]
-    env = {"SIRTAKI_START_TIMEOUT": "3"}
+    options = ["--grace-period", "30"]
+    env = {"SIRTAKI_START_TIMEOUT": "4"}
     arguments = ["contradictions", what]
     result = run_ranks(3, PROGRAM, arguments, env=env, launcher_options=options, expect_failure=True)
     assert "world ranks [0, 1, 2], given as its comm" in result.stderr(0)

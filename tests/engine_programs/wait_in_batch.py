@@ -9,6 +9,7 @@ own-handler: a signal handler of the application runs, but after the batch
 import os
 import signal
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def release_other():
     """Lets rank 1 submit when rank 0 waits already, whoever drives its engine then."""
     while not native.incomplete():
         os.sched_yield()
-    os.kill(other, signal.SIGUSR2)
+    Path(gate).write_text("go")  # returns once rank 1 reads
 
 
 def act():
@@ -59,12 +60,15 @@ def act():
         os.kill(other, signal.SIGCONT)
 
 
-signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+folder = tempfile.TemporaryDirectory()
+gate = sirtaki.broadcast_object(f"{folder.name}/gate")
+if rank == 0:
+    os.mkfifo(gate)
 sirtaki.allreduce_(big)
 before = native.metrics["batches_begun"]
 try:
     if rank != 0:
-        signal.sigwait({signal.SIGUSR2})
+        assert Path(gate).read_text() == "go"
         sirtaki.allreduce_(big)
     elif how == "timeout":
         handle = sirtaki.allreduce_async(big)
