@@ -14,7 +14,7 @@ def test_job_of_given_ranks(case, ranks, hosts):
 
 @pytest.mark.parametrize("what", ["order", "sets"])
 def test_ranks_that_name_different_jobs_are_told_which_they_wait_for(what):
-    options = ["--grace-period", "30"]
+    options = ["--grace-period", "10"]
     env = {"SIRTAKI_START_TIMEOUT": "4"}
     arguments = ["contradictions", what]
     result = run_ranks(3, PROGRAM, arguments, env=env, launcher_options=options, expect_failure=True)
