@@ -51,38 +51,34 @@ class NoneCompressor(Compressor):
         return tensor
 
 
-def _narrow(tensor: Any, dtype: tf.DType) -> tuple[Any, Any]:
-    if not tensor.dtype.is_floating or tensor.dtype.size <= dtype.size:
-        return tensor, None
-    return tf.cast(tensor, dtype), tensor.dtype
+class _NarrowCompressor(Compressor):
+    """Sends wider floating types as `wire`; all others as they are."""
+
+    wire: tf.DType
+
+    @classmethod
+    def compress(cls, tensor: Any) -> tuple[Any, Any]:
+        """Returns the tensor in the narrow type, and its own type."""
+        if not tensor.dtype.is_floating or tensor.dtype.size <= cls.wire.size:
+            return tensor, None
+        return tf.cast(tensor, cls.wire), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """Returns the tensor in its original type."""
+        return tensor if ctx is None else tf.cast(tensor, ctx)
 
 
-class FP16Compressor(Compressor):
+class FP16Compressor(_NarrowCompressor):
     """Sends float32 and float64 as float16: values above 65504 become infinite."""
 
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """Returns the tensor as float16, and its type."""
-        return _narrow(tensor, tf.float16)
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """Returns the tensor in its original type."""
-        return tensor if ctx is None else tf.cast(tensor, ctx)
+    wire = tf.float16
 
 
-class BF16Compressor(Compressor):
+class BF16Compressor(_NarrowCompressor):
     """Sends float32 and float64 as bfloat16: their range, with 8 bits of precision."""
 
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """Returns the tensor as bfloat16, and its type."""
-        return _narrow(tensor, tf.bfloat16)
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """Returns the tensor in its original type."""
-        return tensor if ctx is None else tf.cast(tensor, ctx)
+    wire = tf.bfloat16
 
 
 class Compression:
