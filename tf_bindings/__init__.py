@@ -50,11 +50,11 @@ from sirtaki.tensorflow import callbacks, diagnostics, gradients, guard  # noqa:
 from sirtaki.tensorflow.compression import Compression
 from sirtaki.tensorflow.exchanges import allgather, alltoall, broadcast, broadcast_, grouped_allgather
 from sirtaki.tensorflow.guard import DifferentWeightsWarning, UnreducedGradientsWarning
-from sirtaki.tensorflow.optimizer import DistributedOptimizer
+from sirtaki.tensorflow.optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from sirtaki.tensorflow.position_ops import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
 from sirtaki.tensorflow.reductions import allreduce, grouped_allreduce, grouped_reducescatter, reducescatter
 from sirtaki.tensorflow.synchronization import barrier, join
-from sirtaki.tensorflow.tape import DistributedGradientTape
+from sirtaki.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 from sirtaki.tensorflow.variables import broadcast_variables
 
 __all__ = [
@@ -66,6 +66,8 @@ __all__ = [
     "DistributedOptimizer",
     "Max",
     "Min",
+    "PartialDistributedGradientTape",
+    "PartialDistributedOptimizer",
     "ProcessSet",
     "Product",
     "Sum",

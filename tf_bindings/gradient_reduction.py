@@ -5,14 +5,17 @@ Guarantees:
     still agree.
   * Inside a `tf.function` every gradient is a reduction of its own, which starts as soon as the gradient
     exists; the engine fuses what is ready together. Eagerly, where calls block, all of a type go as one.
+    Explicit groups are reduced as they are given, in both.
   * None stays None.
+  * The gradients of local variables are not sent.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -22,6 +25,7 @@ from sirtaki.tensorflow import compression as compressors
 from sirtaki.tensorflow import names
 from sirtaki.tensorflow.compression import Compression
 from sirtaki.tensorflow.reductions import allreduce, grouped_allreduce
+from sirtaki.tensorflow.variables import identity
 
 
 def resolve_for_gradients(op: int | None) -> ReduceOp:
@@ -36,6 +40,63 @@ def resolve_for_gradients(op: int | None) -> ReduceOp:
     return found
 
 
+class LocalVariables:
+    """Which variables belong to a rank alone, so that their gradients are not reduced.
+
+    Layers are asked for their weights anew each time: they may be built later.
+    """
+
+    def __init__(self) -> None:
+        self._variables: list[Any] = []  # kept alive: their identities must not be given to others
+        self._layers: list[Any] = []
+
+    def add_variable(self, variable: Any) -> None:
+        """Makes a variable local."""
+        self._variables.append(variable)
+
+    def add_layers(self, layers: Any) -> None:
+        """Makes all trainable weights of a layer or model, or of several, local.
+
+        Raises:
+            TypeError: one is no layer.
+        """
+        listed = [layers] if hasattr(layers, "trainable_weights") else list(layers)
+        for layer in listed:
+            if not hasattr(layer, "trainable_weights"):
+                raise TypeError(f"local_layers takes Keras layers and models, and got {layer!r}")
+        self._layers.extend(listed)
+
+    def identities(self) -> set[int]:
+        """The `identity` of each of them."""
+        of_layers = [weight for layer in self._layers for weight in layer.trainable_weights]
+        return {identity(variable) for variable in [*self._variables, *of_layers]}
+
+
+Groups = int | Sequence[Sequence[Any]] | None
+
+
+def resolve_groups(num_groups: int, groups: Groups) -> Groups:
+    """Returns what Horovod's two arguments for groups say together.
+
+    Raises:
+        ValueError: a number is negative, or a variable is in two groups.
+        TypeError: `groups` is neither a number nor lists of variables.
+    """
+    if num_groups:
+        warnings.warn("num_groups is Horovod's old name: write groups=number", DeprecationWarning, stacklevel=4)
+        groups = num_groups if groups is None else groups
+    if groups is None or isinstance(groups, int):
+        if groups is not None and groups < 0:
+            raise ValueError(f"groups={groups} must be the number of groups, 0 or more, or lists of variables")
+        return groups or None
+    if not all(isinstance(group, (list, tuple)) for group in groups):
+        raise TypeError("groups must be a number, or a list of lists of variables")
+    listed = [identity(variable) for group in groups for variable in group]
+    if len(set(listed)) != len(listed):
+        raise ValueError("groups names a variable twice: a gradient is reduced in one group")
+    return groups
+
+
 @dataclass(frozen=True)
 class GradientReduction:
     """How the gradients of one optimizer or tape are reduced.
@@ -48,6 +109,11 @@ class GradientReduction:
         predivide_factor: each rank's gradients are divided by it before they are combined, and the average is
             multiplied by it.
         process_set: the ranks that take part.
+        groups: what `resolve_groups` returns: a number of groups, or lists of variables, whose gradients are
+            reduced as one.
+        local_variables: those whose gradients are not reduced.
+        scale_local_gradients: divides the gradients of local variables by the number of ranks, so that they are on
+            one scale with averages.
     """
 
     name: str
@@ -56,6 +122,9 @@ class GradientReduction:
     compression: Any = Compression.none
     predivide_factor: float = 1.0
     process_set: ProcessSet = global_process_set
+    groups: Groups = None
+    local_variables: LocalVariables = field(default_factory=LocalVariables)
+    scale_local_gradients: bool = True
 
     def __post_init__(self) -> None:
         """Raises TypeError or ValueError if an argument cannot be used."""
@@ -69,24 +138,58 @@ class GradientReduction:
             )
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
-        """Returns the reduced gradients; `variables` are theirs, as far as they are known."""
+        """Returns the reduced gradients; `variables` are theirs, as far as they are known.
+
+        Raises:
+            ValueError: groups or local variables are set, and it is not known whose the gradients are.
+        """
+        local = self.local_variables.identities()
+        if variables is None:
+            if local or not isinstance(self.groups, (int, type(None))):
+                raise ValueError(
+                    f"{self.name} has groups or local variables, and got gradients without their variables: pass both"
+                )
+            owners: list[Any] = [None] * len(gradients)
+        else:
+            owners = list(variables)
         reduced = [self._densify(gradient) for gradient in gradients]
-        averaged = []
+        combined = []
         for position, gradient in enumerate(reduced):
             if gradient is None:
                 continue
-            if variables is not None and getattr(variables[position], "overwrite_with_gradient", False):
+            if identity(owners[position]) in local:
+                reduced[position] = self._scale_local(gradient)
+            elif getattr(owners[position], "overwrite_with_gradient", False):
                 reduced[position] = self._maximum(gradient, position)
-            elif isinstance(gradient, tf.IndexedSlices) or not tf.executing_eagerly():
-                reduced[position] = allreduce(gradient, name=self._name_of(position), **self._how())
             else:
-                averaged.append(position)
-        group = grouped_allreduce(
-            [reduced[position] for position in averaged], name=f"{self.name}.gradients", **self._how()
-        )
-        for position, gradient in zip(averaged, group, strict=True):
-            reduced[position] = gradient
+                combined.append(position)
+        for name, positions in self._groups_of(combined, reduced, owners):
+            group = grouped_allreduce([reduced[position] for position in positions], name=name, **self._how())
+            for position, gradient in zip(positions, group, strict=True):
+                reduced[position] = gradient
+            combined = [position for position in combined if position not in positions]
+        for position in combined:
+            reduced[position] = allreduce(reduced[position], name=self._name_of(position), **self._how())
         return reduced
+
+    def _groups_of(
+        self, positions: list[int], gradients: list[Any], variables: list[Any]
+    ) -> Iterable[tuple[str, list[int]]]:
+        """The names of the groups and what is in each; what is in none is reduced by itself."""
+        if isinstance(self.groups, int):
+            count = min(self.groups, len(positions))
+            bounds = [len(positions) * i // count for i in range(count + 1)] if count else []
+            members = [positions[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]
+        elif self.groups is not None:
+            by_variable = {identity(variables[position]): position for position in positions}
+            listed = [[by_variable.get(identity(variable)) for variable in group] for group in self.groups]
+            members = [[position for position in group if position is not None] for group in listed]
+        elif tf.executing_eagerly():
+            dense = [position for position in positions if not isinstance(gradients[position], tf.IndexedSlices)]
+            return [(f"{self.name}.gradients", dense)] if dense else []
+        else:
+            return []
+        return [(names.unique(f"{self.name}.group.{i}"), group) for i, group in enumerate(members) if group]
 
     def _how(self) -> dict[str, Any]:
         return {
@@ -104,6 +207,14 @@ class GradientReduction:
         if self.sparse_as_dense and isinstance(gradient, tf.IndexedSlices):
             return tf.convert_to_tensor(gradient)
         return gradient
+
+    def _scale_local(self, gradient: Any) -> Any:
+        if not self.scale_local_gradients:
+            return gradient
+        size = self.process_set.size()
+        if isinstance(gradient, tf.IndexedSlices):
+            return tf.IndexedSlices(gradient.values / size, gradient.indices, gradient.dense_shape)
+        return gradient / size
 
     def _maximum(self, gradient: Any, position: int) -> Any:
         """For the scales of float8 training, which are handed on as gradients and overwrite the variable."""

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import tensorflow as tf
 from sirtaki import Average, ProcessSet, global_process_set
 from sirtaki.tensorflow import names
 from sirtaki.tensorflow.compression import Compression
-from sirtaki.tensorflow.gradient_reduction import GradientReduction, mark_as_reduced, resolve_for_gradients
+from sirtaki.tensorflow.gradient_reduction import (
+    GradientReduction,
+    Groups,
+    mark_as_reduced,
+    resolve_for_gradients,
+    resolve_groups,
+)
 
 
 class DistributedGradientTape(tf.GradientTape):
     """A `tf.GradientTape` whose `gradient` is reduced over all ranks.
 
     Wrap a tape before or after it has recorded; both then are the same recording. Apply the result with a
-    plain optimizer: a `DistributedOptimizer`, which would reduce it again, refuses it. `jacobian` and
-    `batch_jacobian` are not reduced.
+    plain optimizer: a `DistributedOptimizer`, which would reduce it again, refuses it.
 
     Args:
         gradtape: the `tf.GradientTape`, persistent or not.
-        device_dense, device_sparse: Horovod's; they change nothing here.
-        compression, sparse_as_dense, op, gradient_predivide_factor, process_set: as for `DistributedOptimizer`.
+        device_dense, device_sparse, num_groups: as for `DistributedOptimizer`.
+        compression, sparse_as_dense, op, gradient_predivide_factor, process_set, scale_local_gradients: likewise.
+        groups: a number of groups, or lists of sources whose gradients are reduced as one.
 
     Raises:
         TypeError: `gradtape` is not a `tf.GradientTape`.
-        ValueError: it is distributed already.
+        ValueError: it is distributed already, or an argument cannot be used.
 
     Example:
         >>> with tf.GradientTape() as tape:
@@ -47,8 +51,10 @@ class DistributedGradientTape(tf.GradientTape):
         sparse_as_dense: bool = False,
         op: int = Average,
         gradient_predivide_factor: float = 1.0,
-        *,
+        num_groups: int = 0,
+        groups: Groups = None,
         process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
     ) -> None:
         if not isinstance(gradtape, tf.GradientTape):
             raise TypeError(f"DistributedGradientTape needs a tf.GradientTape and got {gradtape!r}")
@@ -61,11 +67,12 @@ class DistributedGradientTape(tf.GradientTape):
             compression=compression,
             predivide_factor=gradient_predivide_factor,
             process_set=process_set,
+            groups=resolve_groups(num_groups, groups),
+            scale_local_gradients=scale_local_gradients,
         )
         # One recording under two names: entering, watching or stopping either is seen by both.
         self.__dict__ = gradtape.__dict__
         self._sirtaki_reduction = reduction
-        self._sirtaki_computes_jacobian = False
 
     def gradient(
         self,
@@ -79,29 +86,70 @@ class DistributedGradientTape(tf.GradientTape):
         Every rank must ask for the gradients of the same sources in the same order.
         """
         local = super().gradient(target, sources, output_gradients, unconnected_gradients)
-        if self._sirtaki_computes_jacobian:
-            return local
         reduction = dataclasses.replace(self._sirtaki_reduction, name=names.unique(self._sirtaki_reduction.name))
-        reduced = reduction(tf.nest.flatten(local))
+        reduced = reduction(tf.nest.flatten(local), tf.nest.flatten(sources))
         for gradient in reduced:
             mark_as_reduced(gradient)
         return tf.nest.pack_sequence_as(sources, reduced)
 
-    def jacobian(self, *args: Any, **kwargs: Any) -> Any:
-        """The jacobian of this rank's target, not reduced; arguments as `tf.GradientTape`'s."""
-        with self._local_gradients():
-            return super().jacobian(*args, **kwargs)
+    def register_local_source(self, source: Any) -> None:
+        """Makes a source this rank's own: its gradient is not reduced. On all ranks alike."""
+        self._sirtaki_reduction.local_variables.add_variable(source)
 
-    def batch_jacobian(self, *args: Any, **kwargs: Any) -> Any:
-        """The jacobians of this rank's examples, not reduced; arguments as `tf.GradientTape`'s."""
-        with self._local_gradients():
-            return super().batch_jacobian(*args, **kwargs)
+    def jacobian(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raises NotImplementedError: use the tape that was wrapped."""
+        _refuse("jacobian")
 
-    @contextlib.contextmanager
-    def _local_gradients(self) -> Iterator[None]:
-        # tf.GradientTape computes jacobians through self.gradient.
-        self._sirtaki_computes_jacobian = True
-        try:
-            yield
-        finally:
-            self._sirtaki_computes_jacobian = False
+    def batch_jacobian(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raises NotImplementedError: use the tape that was wrapped."""
+        _refuse("batch_jacobian")
+
+
+class PartialDistributedGradientTape(DistributedGradientTape):
+    """A `DistributedGradientTape` for models of which some layers belong to each rank alone.
+
+    Args:
+        local_layers: a Keras layer or a list of layers, whose gradients are not reduced. They may be built later.
+
+    Other arguments are those of `DistributedGradientTape`.
+
+    Example:
+        >>> with hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=[head]) as tape:
+        ...     loss = compute_loss(model(images), labels)
+    """
+
+    def __init__(
+        self,
+        gradtape: tf.GradientTape,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: Any = Compression.none,
+        sparse_as_dense: bool = False,
+        op: int = Average,
+        gradient_predivide_factor: float = 1.0,
+        num_groups: int = 0,
+        groups: Groups = None,
+        process_set: ProcessSet = global_process_set,
+        local_layers: Any = None,
+        scale_local_gradients: bool = True,
+    ) -> None:
+        super().__init__(
+            gradtape,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            op=op,
+            gradient_predivide_factor=gradient_predivide_factor,
+            num_groups=num_groups,
+            groups=groups,
+            process_set=process_set,
+            scale_local_gradients=scale_local_gradients,
+        )
+        self._sirtaki_reduction.local_variables.add_layers(local_layers or [])
+
+
+def _refuse(method: str) -> NoReturn:
+    raise NotImplementedError(
+        f"{method} of a distributed tape: a gradient is summed over a batch, so that those of all ranks make that of the "
+        "whole batch, and a jacobian has a row for each example of this rank: there is nothing to reduce. Call it on "
+        "the tf.GradientTape itself, which was wrapped, and put together what you need with hvd.allgather"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import keras
 import sirtaki
 import tensorflow as tf
 from sirtaki.errors import InvalidArgumentError, MismatchError
@@ -32,15 +33,20 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
         raise InvalidArgumentError(
             f"broadcast_variables: root_rank is {root_rank!r}, but the ranks are 0 to {sirtaki.size() - 1}"
         )
-    # The variable behind a Keras variable: assigning past Keras keeps autocast scopes out of it.
-    natives = [_native(variable) for variable in variables]
+    natives = [native(variable) for variable in variables]
     if tf.executing_eagerly():
         _check_agreement(natives, root_rank)
     broadcast_(natives, root_rank, name="broadcast_variables")
 
 
-def _native(variable: Any) -> tf.Variable:
-    return variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
+def native(variable: Any) -> Any:
+    """The TensorFlow variable behind a Keras variable, past Keras's autocast scopes; others are returned as they are."""
+    return getattr(variable, "_value", variable) if isinstance(variable, keras.Variable) else variable
+
+
+def identity(variable: Any) -> int:
+    """A number that a Keras variable and the TensorFlow variable behind it share, while they live."""
+    return id(native(variable))
 
 
 def _check_agreement(variables: list[tf.Variable], root_rank: int) -> None:
