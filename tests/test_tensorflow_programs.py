@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from harness import run_ranks
 
@@ -47,6 +48,15 @@ def test_a_rank_that_died_or_waits_for_something_else_is_an_error_of_its_kind(ho
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_keras_training(ranks: int, tmp_path: Path) -> None:
     run(ranks, "keras_training.py", tmp_path)
+
+
+def test_each_optimizer_and_option_trains_as_one_process_does(tmp_path: Path) -> None:
+    for ranks in (1, 2):
+        run(ranks, "equivalence.py", tmp_path / f"{ranks}.npz")
+    alone, together = (np.load(tmp_path / f"{ranks}.npz") for ranks in (1, 2))
+    assert alone.files == together.files
+    for key in alone.files:
+        np.testing.assert_allclose(together[key], alone[key], rtol=1e-9, atol=1e-12, err_msg=key)
 
 
 @pytest.mark.parametrize(("float_type", "tolerance"), [("float64", 1e-9), ("float32", 1e-4)])

@@ -3,7 +3,7 @@
 Example:
     >>> hvd.diagnostics.reset()
     >>> train_step(images, labels)
-    >>> hvd.diagnostics.counters().allreduced == len(model.trainable_variables)
+    >>> hvd.diagnostics.counters().gradients == len(model.trainable_variables)
     True
 """
 
@@ -25,6 +25,7 @@ class Counters:
         broadcast: tensors submitted for a broadcast.
         alltoall: tensors submitted for an alltoall.
         reducescattered: tensors submitted for a reducescatter; those of groups count one by one.
+        gradients: of all these, the gradients that an optimizer or a tape reduces.
         requests: submissions to the engine; a group is one.
         in_place: results that lie in their input's buffer.
         in_flight: requests submitted and not finished, now.
@@ -36,6 +37,7 @@ class Counters:
     broadcast: int
     alltoall: int
     reducescattered: int
+    gradients: int
     requests: int
     in_place: int
     in_flight: int

@@ -12,6 +12,7 @@ Guarantees:
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Iterable, Sequence
@@ -179,7 +180,7 @@ class GradientReduction:
         if isinstance(self.groups, int):
             count = min(self.groups, len(positions))
             bounds = [len(positions) * i // count for i in range(count + 1)] if count else []
-            members = [positions[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]
+            members = [positions[begin:end] for begin, end in itertools.pairwise(bounds)]
         elif self.groups is not None:
             by_variable = {identity(variables[position]): position for position in positions}
             listed = [[by_variable.get(identity(variable)) for variable in group] for group in self.groups]

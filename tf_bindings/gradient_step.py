@@ -30,7 +30,9 @@ class GradientStep:
     aggregation: LocalAggregation | None
     optimizer_name: str
 
-    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None, apply: Callable[[list[Any]], Any]) -> Any:
+    def __call__(
+        self, gradients: Sequence[Any], variables: Sequence[Any] | None, apply: Callable[[list[Any]], Any]
+    ) -> Any:
         """Reduces gradients and calls `apply` with them, in the last pass of a step.
 
         Raises:
@@ -53,7 +55,9 @@ class GradientStep:
         if self.aggregation is None:
             return reduce_and_apply(gradients)
         if variables is None:
-            raise ValueError("backward_passes_per_step needs the variables that the gradients are of: pass them as well")
+            raise ValueError(
+                "backward_passes_per_step needs the variables that the gradients are of: pass them as well"
+            )
         return self.aggregation(gradients, variables, reduce_and_apply)
 
 
@@ -76,7 +80,7 @@ def check_not_bypassed(optimizer_name: str) -> None:
     """Raises UnreducedGradientsError where a gradient is used that no step has reduced."""
     if not is_applying_reduced():
         raise UnreducedGradientsError(
-            f"a gradient has reached the distributed optimizer {optimizer_name!r} on a way past its reduction (a method "
-            "below apply() was called directly): the ranks would train different models. Call apply() or "
+            f"a gradient has reached the distributed optimizer {optimizer_name!r} on a way past its reduction (a "
+            "method below apply() was called directly): the ranks would train different models. Call apply() or "
             "apply_gradients()"
         )

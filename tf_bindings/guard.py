@@ -73,7 +73,7 @@ def trains_its_own_way(model: Any) -> bool:
 
 
 class ReductionWatch:
-    """Tells whether anything was reduced since it was made."""
+    """Tells whether a gradient was reduced since it was made."""
 
     def __init__(self) -> None:
         self._before = self._count()
@@ -90,8 +90,7 @@ class ReductionWatch:
 
     @staticmethod
     def _count() -> int:
-        counters = diagnostics.counters()
-        return counters.allreduced + counters.allgathered
+        return diagnostics.counters().gradients
 
 
 def raise_if(problem: str | None) -> None:

@@ -118,7 +118,10 @@ def _move_reduction_before_finite_check() -> None:
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
         return reduce_then(
-            self.inner_optimizer, grads, trainable_variables, lambda reduced: original(self, reduced, trainable_variables)
+            self.inner_optimizer,
+            grads,
+            trainable_variables,
+            lambda reduced: original(self, reduced, trainable_variables),
         )
 
     keras.optimizers.LossScaleOptimizer.apply = apply

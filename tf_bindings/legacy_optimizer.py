@@ -101,8 +101,6 @@ def _reducing_first(original: Any) -> Any:
     def apply_gradients(self: Any, grads_and_vars: Iterable[tuple[Any, Any]], *args: Any, **kwargs: Any) -> Any:
         if isinstance(self, ReducingOptimizer) or not isinstance(self.inner_optimizer, ReducingOptimizer):
             return original(self, grads_and_vars, *args, **kwargs)
-        return _reduce_then(
-            self.inner_optimizer, grads_and_vars, lambda pairs: original(self, pairs, *args, **kwargs)
-        )
+        return _reduce_then(self.inner_optimizer, grads_and_vars, lambda pairs: original(self, pairs, *args, **kwargs))
 
     return apply_gradients

@@ -1,4 +1,4 @@
-"""Adds up the gradients of several passes in this process, so that they are reduced once (`backward_passes_per_step`)."""
+"""Adds up the gradients of several passes in this process, to reduce them once (`backward_passes_per_step`)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ class LocalAggregation:
         self._count: Any = None
         self._sums: list[Any] = []
 
-    def __call__(
-        self, gradients: Sequence[Any], variables: Sequence[Any], then: Callable[[list[Any]], Any]
-    ) -> None:
+    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any], then: Callable[[list[Any]], Any]) -> None:
         """Adds gradients up; in the last pass of a step, calls `then` with the sums, and begins anew.
 
         Args:

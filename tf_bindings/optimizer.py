@@ -126,7 +126,9 @@ def PartialDistributedOptimizer(
         >>> optimizer = hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), local_layers=[head])
     """
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        raise TypeError("PartialDistributedOptimizer takes layers and therefore optimizers of Keras, not of tf.compat.v1")
+        raise TypeError(
+            "PartialDistributedOptimizer takes layers and therefore optimizers of Keras, not of tf.compat.v1"
+        )
     probe = LocalVariables()
     probe.add_layers(local_layers or [])
     distributed = DistributedOptimizer(

@@ -40,7 +40,7 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
 
 
 def native(variable: Any) -> Any:
-    """The TensorFlow variable behind a Keras variable, past Keras's autocast scopes; others are returned as they are."""
+    """The TensorFlow variable behind a Keras variable, past Keras's autocast scopes; others as they are."""
     return getattr(variable, "_value", variable) if isinstance(variable, keras.Variable) else variable
 
 

@@ -9,6 +9,7 @@ namespace {
 std::atomic<const sirtaki_engine_api*> engine_api{nullptr};
 
 std::atomic<int64_t> tensors_of_kind[SIRTAKI_JOIN + 1];
+std::atomic<int64_t> gradients{0};
 std::atomic<int64_t> requests{0};
 std::atomic<int64_t> in_place_outputs{0};
 std::atomic<int64_t> in_flight{0};
@@ -20,8 +21,9 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 
 const sirtaki_engine_api* engine() { return engine_api.load(std::memory_order_acquire); }
 
-void count_submission(int32_t kind, int64_t tensors, int64_t in_place) {
+void count_submission(int32_t kind, int64_t tensors, int64_t in_place, bool carries_gradients) {
   tensors_of_kind[kind].fetch_add(tensors, kRelaxed);
+  if (carries_gradients) gradients.fetch_add(tensors, kRelaxed);
   requests.fetch_add(1, kRelaxed);
   in_place_outputs.fetch_add(in_place, kRelaxed);
   const int64_t now = in_flight.fetch_add(1, kRelaxed) + 1;
@@ -50,6 +52,7 @@ __attribute__((visibility("default"))) void sirtaki_ops_read_counters(sirtaki_op
   counters->broadcast = tensors_of_kind[SIRTAKI_BROADCAST].load(kRelaxed);
   counters->alltoall = tensors_of_kind[SIRTAKI_ALLTOALL].load(kRelaxed);
   counters->reducescattered = tensors_of_kind[SIRTAKI_REDUCESCATTER].load(kRelaxed);
+  counters->gradients = gradients.load(kRelaxed);
   counters->requests = requests.load(kRelaxed);
   counters->in_place = in_place_outputs.load(kRelaxed);
   counters->in_flight = in_flight.load(kRelaxed);
@@ -60,6 +63,7 @@ __attribute__((visibility("default"))) void sirtaki_ops_read_counters(sirtaki_op
 __attribute__((visibility("default"))) void sirtaki_ops_reset_counters() {
   using namespace sirtaki::tensorflow;
   for (std::atomic<int64_t>& count : tensors_of_kind) count.store(0, kRelaxed);
+  gradients.store(0, kRelaxed);
   requests.store(0, kRelaxed);
   in_place_outputs.store(0, kRelaxed);
   most_in_flight.store(in_flight.load(kRelaxed), kRelaxed);

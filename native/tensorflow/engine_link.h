@@ -15,6 +15,7 @@ typedef struct sirtaki_ops_counters {
   int64_t broadcast;        // tensors submitted for a broadcast
   int64_t alltoall;         // tensors submitted for an alltoall
   int64_t reducescattered;  // tensors submitted for a reducescatter
+  int64_t gradients;        // of all these, those that an optimizer or a tape reduces
   int64_t requests;         // calls of the engine's submit; a group is one
   int64_t in_place;         // outputs that are their input's buffer
   int64_t in_flight;        // requests submitted and not done
@@ -28,7 +29,7 @@ namespace sirtaki::tensorflow {
 // The engine's functions, or nullptr before Python has given the address.
 const sirtaki_engine_api* engine();
 
-void count_submission(int32_t kind, int64_t tensors, int64_t in_place);
+void count_submission(int32_t kind, int64_t tensors, int64_t in_place, bool carries_gradients);
 void count_completion();
 
 }  // namespace sirtaki::tensorflow

@@ -34,6 +34,7 @@ struct Kernel {
   double prescale_factor = 1.0;
   double postscale_factor = 1.0;
   std::string name;
+  bool carries_gradients = false;
 
   bool gathers() const { return kind == SIRTAKI_ALLGATHER || kind == SIRTAKI_ALLTOALL; }
   bool has_tensors() const { return kind != SIRTAKI_BARRIER && kind != SIRTAKI_JOIN; }
@@ -256,6 +257,7 @@ void compute(void* kernel_pointer, TF_OpKernelContext* context, TF_AsyncOpKernel
   // until then is therefore kept here.
   const std::string name = kernel.name;
   const int32_t kind = kernel.kind;
+  const bool carries_gradients = kernel.carries_gradients;
   std::vector<std::vector<int64_t>> shapes;
   std::vector<sirtaki_tensor> tensors;
   shapes.reserve(call->tensors.size());
@@ -283,8 +285,19 @@ void compute(void* kernel_pointer, TF_OpKernelContext* context, TF_AsyncOpKernel
   request.set_result = set_result;
   request.done = engine_done;
   request.context = call.release();
-  count_submission(kind, request.num_tensors, in_place);
+  count_submission(kind, request.num_tensors, in_place, carries_gradients);
   api->submit(&request);
+}
+
+// The names that tf_bindings/gradient_reduction.py gives; the rows of sparse gradients come with their
+// values.
+bool names_gradients(const std::string& name) {
+  constexpr char kIndices[] = ".indices";
+  constexpr size_t kLength = sizeof(kIndices) - 1;
+  const bool names_indices =
+      name.size() >= kLength && name.compare(name.size() - kLength, kLength, kIndices) == 0;
+  return !names_indices &&
+         (name.rfind("DistributedOptimizer.", 0) == 0 || name.rfind("DistributedGradientTape", 0) == 0);
 }
 
 template <sirtaki_kind kind>
@@ -299,6 +312,7 @@ void* create(TF_OpKernelConstruction* construction) {
   if (kind != SIRTAKI_JOIN) {
     kernel->process_set = attributes.int32("process_set");
     kernel->name = attributes.text("tensor_name");
+    kernel->carries_gradients = names_gradients(kernel->name);
   }
   if (kind == SIRTAKI_ALLREDUCE || kind == SIRTAKI_REDUCESCATTER) {
     kernel->reduce_op = attributes.int32("reduce_op");
