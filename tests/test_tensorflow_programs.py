@@ -50,6 +50,11 @@ def test_keras_training(ranks: int, tmp_path: Path) -> None:
     run(ranks, "keras_training.py", tmp_path)
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_fit_and_callbacks_for_all_ranks(ranks: int, tmp_path: Path) -> None:
+    run(ranks, "keras_callbacks.py", tmp_path)
+
+
 def test_each_optimizer_and_option_trains_as_one_process_does(tmp_path: Path) -> None:
     for ranks in (1, 2):
         run(ranks, "equivalence.py", tmp_path / f"{ranks}.npz")

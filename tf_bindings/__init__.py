@@ -9,6 +9,8 @@ Use it as Horovod users do:
 
 from __future__ import annotations
 
+from typing import Any
+
 from sirtaki import (
     Adasum,
     Average,
@@ -46,13 +48,15 @@ except ModuleNotFoundError as _missing:
     ) from _missing
 
 # The gradients are imported for their registration.
-from sirtaki.tensorflow import callbacks, diagnostics, gradients, guard  # noqa: F401
+from sirtaki.tensorflow import callbacks, diagnostics, gradients, training  # noqa: F401
 from sirtaki.tensorflow.compression import Compression
 from sirtaki.tensorflow.exchanges import allgather, alltoall, broadcast, broadcast_, grouped_allgather
 from sirtaki.tensorflow.guard import DifferentWeightsWarning, UnreducedGradientsWarning
 from sirtaki.tensorflow.optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from sirtaki.tensorflow.position_ops import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
 from sirtaki.tensorflow.reductions import allreduce, grouped_allreduce, grouped_reducescatter, reducescatter
+from sirtaki.tensorflow.seeds import set_random_seed
+from sirtaki.tensorflow.sharding import shard
 from sirtaki.tensorflow.synchronization import barrier, join
 from sirtaki.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 from sirtaki.tensorflow.variables import broadcast_variables
@@ -103,6 +107,8 @@ __all__ = [
     "rank_op",
     "reducescatter",
     "remove_process_set",
+    "set_random_seed",
+    "shard",
     "shutdown",
     "size",
     "size_op",
@@ -111,14 +117,16 @@ __all__ = [
 ]
 
 
-def init() -> None:
+def init(*args: Any, **kwargs: Any) -> None:
     """Joins this process to the job, as `sirtaki.init` does, and watches over Keras.
 
-    From here on `keras.Model.fit` warns if the job has several ranks and gradients are not reduced.
+    From here on `keras.Model.fit` warns if the job has several ranks and gradients are not reduced, evens out the
+    numbers of batches of the ranks, and takes what callbacks decide for all of them. Arguments are those of
+    `sirtaki.init`.
 
     Example:
         >>> hvd.init()
         >>> print(f"rank {hvd.rank()} of {hvd.size()}")
     """
-    _init()
-    guard.watch_fit()
+    _init(*args, **kwargs)
+    training.watch()

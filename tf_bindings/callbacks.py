@@ -1,26 +1,33 @@
 """Keras callbacks for training on several ranks.
 
-Both raise `UnreducedGradientsError` if the job has several ranks and the model's gradients are not reduced.
+All of them raise `UnreducedGradientsError` if the job has several ranks and the model's gradients are not reduced.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable
 from typing import Any
 
 import keras
 import sirtaki
 from sirtaki.errors import MismatchError
-from sirtaki.tensorflow import guard
-from sirtaki.tensorflow.variables import broadcast_variables
+from sirtaki.tensorflow import guard, metric_average, seeds
+from sirtaki.tensorflow.gradient_reduction import LocalVariables
+from sirtaki.tensorflow.keras_models import Callback, build_optimizer, optimizer_state
+from sirtaki.tensorflow.learning_rate import LearningRateScheduleCallback, LearningRateWarmupCallback
+from sirtaki.tensorflow.optimizer import local_variables as local_variables_of
+from sirtaki.tensorflow.variables import broadcast_variables, identity
 
-# Odd, so that all ranks get different seeds, and large, so that rank 1 does not get the seed that the next
-# layer has on rank 0 (people number their layers' seeds).
-_SEED_STEP = 0x9E3779B9
-_SEED_LIMIT = 2**31  # Keras hands seeds to TensorFlow as int32
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]
 
 
-class _GuardedCallback(keras.callbacks.Callback):
+class _GuardedCallback(Callback):
     """Raises where gradients are not reduced.
 
     It looks at the beginnings of batches: Keras would give up its asynchronous handling of logs for a
@@ -58,6 +65,9 @@ class BroadcastGlobalVariablesCallback(_GuardedCallback):
 
     Args:
         root_rank: the rank whose state all get.
+        device: Horovod's; it changes nothing here.
+        local_variables: variables that keep their own values on each rank, as those of the local layers of a
+            `PartialDistributedOptimizer` do by themselves.
 
     Example:
         >>> model.fit(x, y, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
@@ -65,17 +75,24 @@ class BroadcastGlobalVariablesCallback(_GuardedCallback):
 
     broadcasts_weights = True  # for the guard
 
-    def __init__(self, root_rank: int) -> None:
+    def __init__(self, root_rank: int, device: str = "", local_variables: Iterable[Any] | None = None) -> None:
         super().__init__()
         self.root_rank = root_rank
+        self._local = LocalVariables()
+        for variable in local_variables or []:
+            self.register_local_var(variable)
+
+    def register_local_var(self, var: Any) -> None:
+        """Makes a variable keep its own value on each rank."""
+        self._local.add_variable(var)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         super().on_train_begin(logs)
         self._pending = True
         model = self.model
         if self._is_built_everywhere():
-            if model.optimizer is not None and not model.optimizer.built:
-                model.optimizer.build(model.trainable_variables)
+            if model.optimizer is not None:
+                build_optimizer(model.optimizer, model.trainable_variables)
             self._broadcast()
 
     def _is_built_everywhere(self) -> bool:
@@ -97,19 +114,34 @@ class BroadcastGlobalVariablesCallback(_GuardedCallback):
 
     def _broadcast(self) -> None:
         self._pending = False
-        seeds = _seed_states(self.model)
-        optimizer = self.model.optimizer
-        state = [] if optimizer is None else optimizer.variables
-        broadcast_variables([*self.model.weights, *state, *seeds], self.root_rank)
-        for seed_state in seeds:
-            _set_apart(seed_state)
+        model = self.model
+        local = self._local.identities() | local_variables_of(model.optimizer).identities()
+        shared = [weight for weight in model.weights if identity(weight) not in local]
+        owners = [_in_slot_name(weight) for weight in model.weights if identity(weight) in local]
+        state = [
+            variable
+            for variable in optimizer_state(model.optimizer)
+            if not any(owner in _in_slot_name(variable) for owner in owners)
+        ]
+        seed_states = seeds.states(model)
+        broadcast_variables([*shared, *state, *seed_states], self.root_rank)
+        for seed_state in seed_states:
+            seeds.set_apart(seed_state)
+
+
+def _in_slot_name(variable: Any) -> str:
+    """A variable's name as optimizers write it into the names of the slots that they keep for it."""
+    return str(getattr(variable, "path", None) or variable.name).split(":")[0].replace("/", "_")
 
 
 class MetricAverageCallback(_GuardedCallback):
-    """Replaces each metric at the end of an epoch by its average over all ranks.
+    """Replaces each metric at the end of an epoch by its value over the data of all ranks.
 
-    Put it before callbacks that read metrics, such as ModelCheckpoint or ReduceLROnPlateau, which then decide
-    alike on every rank. The average is not weighted: give all ranks equally many samples.
+    Training and validation metrics are weighted by samples, so ranks may have had different numbers of them. `fit`
+    adds this callback in front by itself where another one decides from metrics, such as EarlyStopping.
+
+    Args:
+        device: Horovod's; it changes nothing here.
 
     Raises:
         MismatchError: the ranks have different metrics.
@@ -118,34 +150,77 @@ class MetricAverageCallback(_GuardedCallback):
         >>> model.fit(x, y, callbacks=[hvd.callbacks.MetricAverageCallback()])
     """
 
+    averages_metrics = True  # for fit
+
+    def __init__(self, device: str = "") -> None:
+        super().__init__()
+        self._training: metric_average.Seen | None = None
+        self._in_epoch = False
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._training = None
+        self._in_epoch = True
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Keeps what the metrics have seen in training: validation begins them anew."""
+        if self._in_epoch and self._training is None and sirtaki.size() > 1:
+            self._training = metric_average.seen_by(self.model)
+
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         super().on_epoch_end(epoch, logs)
-        if logs is not None and sirtaki.size() > 1:
-            logs.update(_average(logs))
+        self._in_epoch = False
+        if logs is None or sirtaki.size() == 1:
+            return
+        last = metric_average.seen_by(self.model)
+        if self._training is None:
+            logs.update(metric_average.averaged(self.model, logs, last, None))
+        else:
+            logs.update(metric_average.averaged(self.model, logs, self._training, last))
 
 
-def _average(logs: dict[str, Any]) -> dict[str, float]:
-    own = {key: float(value) for key, value in logs.items()}
-    by_rank = sirtaki.allgather_object(own, name="MetricAverageCallback")
-    for rank, metrics in enumerate(by_rank):
-        if metrics.keys() != by_rank[0].keys():
-            raise MismatchError(
-                f"MetricAverageCallback: rank {rank} has the metrics {sorted(metrics)} and rank 0 has "
-                f"{sorted(by_rank[0])}; give every rank the same metrics and validation data on all or none"
-            )
-    return {key: math.fsum(metrics[key] for metrics in by_rank) / len(by_rank) for key in own}
+class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
+    """Saves the model, on rank 0 alone, whenever a metric over all ranks is better than ever before.
 
+    Args:
+        monitor, verbose, save_weights_only, mode, save_freq: as for `keras.callbacks.ModelCheckpoint`.
+        filepath: where; Horovod leaves it to be set as an attribute, which works as well.
 
-def _seed_states(model: Any) -> list[Any]:
-    generators = (
-        generator for layer in model._flatten_layers() for generator in getattr(layer, "_seed_generators", [])
-    )
-    unique = {id(generator): generator.state for generator in generators}
-    return list(unique.values())
+    Raises:
+        ValueError: there is no file path (when training begins).
 
+    Example:
+        >>> hvd.callbacks.BestModelCheckpoint(monitor="val_loss", filepath="best.keras")
+    """
 
-def _set_apart(seed_state: Any) -> None:
-    rank = sirtaki.rank()
-    if rank > 0:
-        seed, counter = (int(number) for number in keras.ops.convert_to_numpy(seed_state))
-        seed_state.assign([(seed + rank * _SEED_STEP) % _SEED_LIMIT, counter])
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: str | int = "epoch",
+        *,
+        filepath: str | None = None,
+    ) -> None:
+        unset = "unset.weights.h5" if save_weights_only else "unset.keras"
+        super().__init__(
+            filepath=filepath or unset,
+            monitor=monitor,
+            verbose=verbose,
+            save_best_only=True,
+            save_weights_only=save_weights_only,
+            mode=mode,
+            save_freq=save_freq,
+        )
+        if filepath is None:
+            self.filepath = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Checks that there is a place to save to."""
+        if self.filepath is None:
+            raise ValueError("BestModelCheckpoint does not know where to save: give filepath='best.keras'")
+        super().on_train_begin(logs)
+
+    def _save_model(self, *args: Any, **kwargs: Any) -> None:
+        if sirtaki.rank() == 0:
+            super()._save_model(*args, **kwargs)

@@ -1,15 +1,13 @@
 """Notices training in a job of several ranks that does not keep them together, and says so.
 
 A plain `load_model`, `clone_model` or second `compile` brings an optimizer that is not distributed, and each
-rank would train a model of its own without a word. Our callbacks raise then; without them, `Model.fit` warns. It
-also warns if the ranks' weights differ and nothing makes them equal.
+rank would train a model of its own without a word. Our callbacks raise then; without them, `training.py` has `fit`
+warn. It also warns if the ranks' weights differ and nothing makes them equal.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import inspect
 import warnings
 from typing import Any
 
@@ -19,7 +17,9 @@ import sirtaki
 from sirtaki.config import Settings
 from sirtaki.errors import UnreducedGradientsError
 from sirtaki.tensorflow import diagnostics
-from sirtaki.tensorflow.optimizer import reduces_gradients
+from sirtaki.tensorflow.keras_models import trains_its_own_way
+from sirtaki.tensorflow.optimizer import local_variables, optimizer_name, reduces_gradients
+from sirtaki.tensorflow.variables import identity
 
 _REMEDY = (
     "Wrap the optimizer before compile(): "
@@ -59,16 +59,8 @@ def problem_before_training(model: Any) -> str | None:
     if not applies() or optimizer is None or trains_its_own_way(model) or reduces_gradients(optimizer):
         return None
     return (
-        f"the optimizer {optimizer.name!r} of the model {model.name!r} does not reduce gradients, so each of "
-        f"the {sirtaki.size()} ranks would train a model of its own. {_REMEDY}"
-    )
-
-
-def trains_its_own_way(model: Any) -> bool:
-    """Whether the model overrides how Keras trains it."""
-    return any(
-        getattr(type(model), method) is not getattr(keras.Model, method)
-        for method in ("train_step", "make_train_function")
+        f"the optimizer {optimizer_name(optimizer)!r} of the model {model.name!r} does not reduce gradients, so "
+        f"each of the {sirtaki.size()} ranks would train a model of its own. {_REMEDY}"
     )
 
 
@@ -99,55 +91,23 @@ def raise_if(problem: str | None) -> None:
         raise UnreducedGradientsError(problem)
 
 
-@functools.cache
-def watch_fit() -> None:
-    """Makes `Model.fit` warn about unreduced gradients."""
-    owner = next(cls for cls in keras.Model.__mro__ if "fit" in vars(cls))
-    original = owner.fit
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        problem = problem_before_training(self)
-        if problem is not None:
-            _warn(problem)
-            return original(self, *args, **kwargs)
-        callbacks = signature.bind(self, *args, **kwargs).arguments.get("callbacks")
-        unchecked = applies() and reduces_gradients(self.optimizer) and not _broadcasts(callbacks)
-        if unchecked and is_built(self):
-            unchecked = False
-            _warn_of_different_weights(self)
-        watch = ReductionWatch()
-        result = original(self, *args, **kwargs)
-        if unchecked:
-            _warn_of_different_weights(self)
-        if trains_its_own_way(self) and (problem := watch.problem(self)) is not None:
-            _warn(problem)
-        return result
-
-    owner.fit = fit
+def warn(problem: str, kind: type[Warning] = UnreducedGradientsWarning) -> None:
+    """Warns at the place of the call two levels up."""
+    warnings.warn(f"Sirtaki: {problem}", kind, stacklevel=4)
 
 
-def _warn(problem: str, kind: type[Warning] = UnreducedGradientsWarning) -> None:
-    warnings.warn(f"Sirtaki: {problem}", kind, stacklevel=3)
-
-
-def _broadcasts(callbacks: Any) -> bool:
-    """Whether one of the callbacks gives all ranks the same weights before training."""
-    listed = getattr(callbacks, "callbacks", callbacks) or []
-    listed = listed if isinstance(listed, (list, tuple)) else [listed]
-    return any(getattr(callback, "broadcasts_weights", False) for callback in listed)
-
-
-def _warn_of_different_weights(model: Any) -> None:
+def warn_of_different_weights(model: Any) -> None:
     """Compares the ranks' trainable weights, which are equal for good if they are equal once."""
     digest = hashlib.sha256()
+    local = local_variables(model.optimizer).identities()
     for weight in model.trainable_weights:
+        if identity(weight) in local:
+            continue
         digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)).tobytes())
     digests = sirtaki.allgather_object(digest.hexdigest(), name="fit.weights")
     different = [rank for rank, other in enumerate(digests) if other != digests[0]]
     if different:
-        _warn(
+        warn(
             f"the weights of the model {model.name!r} on ranks {different} differ from those on rank 0, so the ranks "
             "train different models. Add the callback BroadcastGlobalVariablesCallback(0), or set the same seed on all "
             "ranks before the model is made.",

@@ -149,7 +149,7 @@ class PartialDistributedGradientTape(DistributedGradientTape):
 
 def _refuse(method: str) -> NoReturn:
     raise NotImplementedError(
-        f"{method} of a distributed tape: a gradient is summed over a batch, so that those of all ranks make that "
-        "of the whole batch, and a jacobian has a row for each example of this rank: there is nothing to reduce. Call it on "
+        f"{method} of a distributed tape: gradients are sums over batches, so those of all ranks make that of "
+        "the whole batch, but a jacobian has a row for each example of this rank: there is nothing to reduce. Call it on "
         "the tf.GradientTape itself, which was wrapped, and put together what you need with hvd.allgather"
     )
