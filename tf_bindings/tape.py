@@ -149,7 +149,7 @@ class PartialDistributedGradientTape(DistributedGradientTape):
 
 def _refuse(method: str) -> NoReturn:
     raise NotImplementedError(
-        f"{method} of a distributed tape: gradients are sums over batches, so those of all ranks make that of "
-        "the whole batch, but a jacobian has a row for each example of this rank: there is nothing to reduce. Call it on "
-        "the tf.GradientTape itself, which was wrapped, and put together what you need with hvd.allgather"
+        f"{method} of a distributed tape: gradients are sums over batches, so all ranks' together make that of the "
+        "whole batch, but a jacobian has a row for each example and there is nothing to reduce. Call it on the "
+        "tf.GradientTape itself, which was wrapped, and put together what you need with hvd.allgather"
     )
