@@ -50,6 +50,11 @@ def test_keras_training(ranks: int, tmp_path: Path) -> None:
     run(ranks, "keras_training.py", tmp_path)
 
 
+@pytest.mark.parametrize(("ranks", "threads"), [(1, 1), (2, 1), (3, 4)])
+def test_xla(ranks: int, threads: int) -> None:
+    run(ranks, "xla.py", env={"SIRTAKI_TEST_THREADS": str(threads)})
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_fit_and_callbacks_for_all_ranks(ranks: int, tmp_path: Path) -> None:
     run(ranks, "keras_callbacks.py", tmp_path)

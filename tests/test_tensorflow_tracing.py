@@ -120,13 +120,13 @@ def test_allgather_of_a_scalar_is_refused_while_tracing() -> None:
         tf.function(hvd.allgather, autograph=False).get_concrete_function(SCALAR)
 
 
-def test_xla_is_refused_with_the_way_out() -> None:
+def test_xla_refuses_results_of_unknown_size_with_the_way_out() -> None:
     @tf.function(autograph=False, jit_compile=True)
     def step(x: tf.Tensor) -> tf.Tensor:
-        return hvd.allreduce(x)
+        return hvd.allgather(x)
 
     with pytest.raises(NotImplementedError, match="jit_compile=False"):
-        step.get_concrete_function(SCALAR)
+        step.get_concrete_function(VECTOR)
 
 
 def test_gradients_are_combined_by_operations_that_make_gradients():

@@ -44,6 +44,7 @@ def _load(path: str) -> tuple[ModuleType, ctypes.CDLL]:
     ops = tf.load_op_library(path)
     library = ctypes.CDLL(path)
     library.sirtaki_ops_load_problem.restype = ctypes.c_char_p
+    library.sirtaki_ops_xla_problem.restype = ctypes.c_char_p
     problem = library.sirtaki_ops_load_problem().decode()
     if problem:
         raise ImportError(f"sirtaki.tensorflow cannot be used with TensorFlow {tf.__version__}: {problem}")

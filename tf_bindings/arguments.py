@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ import tensorflow as tf
 from sirtaki import ProcessSet, job, process_sets
 from sirtaki.reduce_ops import ReduceOp
 from tensorflow.python.framework import ops as tf_ops
-from tensorflow.python.ops import control_flow_util
 
 # A NumPy array, a Keras or TensorFlow variable, or anything else that `tf.convert_to_tensor` takes.
 TensorLike = Any
@@ -31,7 +29,7 @@ def convert(function: str, value: TensorLike, name: str | None) -> tf.Tensor:
 
     Raises:
         TypeError: its type cannot be sent.
-        NotImplementedError: the call is traced for XLA, or by tf.data.
+        NotImplementedError: the call is traced by tf.data.
     """
     check_place(function)
     tensor = tf.convert_to_tensor(value)
@@ -49,11 +47,6 @@ def check_place(function: str) -> None:
     if tf.executing_eagerly():
         return
     graph = tf_ops.get_default_graph()
-    if control_flow_util.GraphOrParentsInXlaContext(graph):
-        raise NotImplementedError(
-            f"sirtaki.tensorflow.{function} cannot be compiled by XLA yet: compile the model with "
-            "jit_compile=False, or take jit_compile=True off the tf.function that calls it"
-        )
     while graph is not None:
         if found := _OF_A_DATASET.match(getattr(graph, "name", None) or ""):
             raise NotImplementedError(
@@ -93,14 +86,13 @@ def place_in(process_set: int) -> tuple[int, int]:
     return job.current("a collective").engine.native.locate(process_set)
 
 
-def double_bits(value: float) -> int:
-    """Returns the integer with the bits of a float64: how scale factors travel in an op's attributes."""
-    return int(struct.unpack("<q", struct.pack("<d", value))[0])
-
-
-def double_of_bits(bits: int) -> float:
-    """Returns the float64 with the bits of an integer."""
-    return float(struct.unpack("<d", struct.pack("<q", bits))[0])
+def rows_of_members(tensor: tf.Tensor, process_set: int) -> list[int] | None:
+    """Returns how many rows of a tensor each member gets in a reducescatter; None if its rows are not known."""
+    if tensor.shape.rank is None or tensor.shape.rank == 0 or tensor.shape[0] is None:
+        return None
+    _, size = place_in(process_set)
+    rows = int(tensor.shape[0])
+    return [rows // size + (member < rows % size) for member in range(size)]
 
 
 def positions_by_type(tensors: Sequence[tf.Tensor]) -> dict[tf.DType, list[int]]:

@@ -11,9 +11,10 @@ from typing import Any
 import sirtaki
 import tensorflow as tf
 from sirtaki import ProcessSet, global_process_set
-from sirtaki.tensorflow import names
-from sirtaki.tensorflow._library import raw_ops
+from sirtaki.kinds import Kind
+from sirtaki.tensorflow import calls, names
 from sirtaki.tensorflow.arguments import TensorLike, convert, name_of_part, number_of, place_in, positions_by_type
+from sirtaki.tensorflow.call_description import CallDescription
 
 
 def allgather(
@@ -88,12 +89,15 @@ def broadcast(
     Example:
         >>> permutation = hvd.broadcast(tf.random.shuffle(tf.range(1000)), root_rank=0)
     """
-    return raw_ops.sirtaki_broadcast(
-        convert("broadcast", tensor, name),
-        root_rank=root_rank,
+    converted = convert("broadcast", tensor, name)
+    description = CallDescription(
+        function="broadcast",
+        kind=Kind.BROADCAST,
+        name=name or names.automatic("broadcast"),
         process_set=number_of(process_set, "broadcast"),
-        tensor_name=name or names.automatic("broadcast"),
+        root_rank=root_rank,
     )
+    return calls.broadcast(description, converted)
 
 
 def broadcast_(
@@ -157,12 +161,8 @@ def alltoall(
     counts = tf.zeros([0], tf.int64) if splits is None else tf.convert_to_tensor(splits)
     if not counts.dtype.is_integer:
         raise TypeError(f"splits must be whole numbers, one for each rank, and they are {counts.dtype.name}")
-    received, rows = raw_ops.sirtaki_alltoall(
-        tensor,
-        tf.cast(counts, tf.int64),
-        process_set=number,
-        tensor_name=name or names.automatic(function),
-    )
+    description = CallDescription(function, Kind.ALLTOALL, name or names.automatic(function), number)
+    received, rows = calls.alltoall(description, tensor, tf.cast(counts, tf.int64))
     _set_number_of_members(rows, number)
     return received if splits is None else (received, tf.cast(rows, tf.int32))
 
@@ -174,11 +174,8 @@ def _allgather(function: str, tensors: Sequence[TensorLike], name: str | None, p
     results: list[Any] = [None] * len(converted)
     by_type = positions_by_type(converted)
     for dtype, positions in by_type.items():
-        gathered, rows = raw_ops.sirtaki_allgather(
-            [converted[position] for position in positions],
-            process_set=number,
-            tensor_name=name_of_part(base, dtype, len(by_type)),
-        )
+        description = CallDescription(function, Kind.ALLGATHER, name_of_part(base, dtype, len(by_type)), number)
+        gathered, rows = calls.allgather(description, [converted[position] for position in positions])
         for position, result, counts in zip(positions, gathered, rows, strict=True):
             _set_number_of_members(counts, number)
             results[position] = result

@@ -4,7 +4,8 @@ Guarantees:
   * Gradients are named by position, never by variable or graph names, so ranks that build extra models
     still agree.
   * Inside a `tf.function` every gradient is a reduction of its own, which starts as soon as the gradient
-    exists; the engine fuses what is ready together. Eagerly, where calls block, all of a type go as one.
+    exists; the engine fuses what is ready together. Eagerly and in what XLA compiles, where calls block, all of a
+    type go as one.
     Explicit groups are reduced as they are given, in both.
   * None stays None.
   * The gradients of local variables are not sent.
@@ -23,7 +24,7 @@ import tensorflow as tf
 from sirtaki import ProcessSet, global_process_set
 from sirtaki.reduce_ops import Adasum, Average, Max, ReduceOp, Sum, resolve
 from sirtaki.tensorflow import compression as compressors
-from sirtaki.tensorflow import names
+from sirtaki.tensorflow import names, xla_calls
 from sirtaki.tensorflow.compression import Compression
 from sirtaki.tensorflow.reductions import allreduce, grouped_allreduce
 from sirtaki.tensorflow.variables import identity
@@ -185,9 +186,9 @@ class GradientReduction:
             by_variable = {identity(variables[position]): position for position in positions}
             listed = [[by_variable.get(identity(variable)) for variable in group] for group in self.groups]
             members = [[position for position in group if position is not None] for group in listed]
-        elif tf.executing_eagerly():
+        elif tf.executing_eagerly() or xla_calls.is_tracing():
             dense = [position for position in positions if not isinstance(gradients[position], tf.IndexedSlices)]
-            return [(f"{self.name}.gradients", dense)] if dense else []
+            return [(names.unique(f"{self.name}.gradients"), dense)] if dense else []
         else:
             return []
         return [(names.unique(f"{self.name}.group.{i}"), group) for i, group in enumerate(members) if group]
@@ -205,8 +206,8 @@ class GradientReduction:
         return names.unique(f"{self.name}.gradient.{position}")
 
     def _densify(self, gradient: Any) -> Any:
-        if self.sparse_as_dense and isinstance(gradient, tf.IndexedSlices):
-            return tf.convert_to_tensor(gradient)
+        if isinstance(gradient, tf.IndexedSlices) and (self.sparse_as_dense or xla_calls.is_tracing()):
+            return tf.convert_to_tensor(gradient)  # XLA cannot have slices whose number the ranks decide
         return gradient
 
     def _scale_local(self, gradient: Any) -> Any:

@@ -11,42 +11,27 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
+from sirtaki.kinds import Kind
 from sirtaki.reduce_ops import Adasum, Average, Product, ReduceOp, Sum
-from sirtaki.tensorflow import names
-from sirtaki.tensorflow._library import raw_ops
-from sirtaki.tensorflow.arguments import double_bits, double_of_bits, place_in
+from sirtaki.tensorflow import calls, names, xla_calls
+from sirtaki.tensorflow.arguments import place_in, rows_of_members
+from sirtaki.tensorflow.call_description import CallDescription
+
+# Each gradient takes the forward call, its inputs and outputs, how many rows each member has given (of those that
+# gather), and the gradients by the outputs; it returns those by the inputs.
 
 
-class _Forward:
-    """What the forward op was given."""
-
-    def __init__(self, op: Any, function: str) -> None:
-        self.reduce_op = ReduceOp(op.get_attr("reduce_op"))
-        self.prescale = double_of_bits(op.get_attr("prescale_bits"))
-        self.postscale = double_of_bits(op.get_attr("postscale_bits"))
-        self.set = op.get_attr("process_set")
-        self._name = _name(op)
-        if self.reduce_op == Adasum:
-            raise LookupError(f"{function} with op=Adasum has no gradient: use Average or Sum where one is needed")
-
-    def name(self, part: str = "") -> str:
-        """The name of one of the gradient's own calls."""
-        return names.of_gradient(f"{self._name}.{part}" if part and self._name else self._name, "gradient")
-
-    def scaled(self, tensor: Any) -> Any:
-        """The tensor as the ranks combine it."""
-        return tensor if self.prescale == 1.0 else tensor * tf.cast(self.prescale, tensor.dtype)
-
-    @property
-    def factor(self) -> float:
-        return self.prescale * self.postscale
+def _name(forward: CallDescription, part: str = "") -> str:
+    """The name of one of the gradient's own calls."""
+    return names.of_gradient(f"{forward.name}.{part}" if part and forward.name else forward.name, "gradient")
 
 
-def _name(op: Any) -> str:
-    return str(tf.compat.as_str(op.get_attr("tensor_name")))
+def _factor(forward: CallDescription) -> float:
+    return forward.prescale * forward.postscale
 
 
 def _complete(gradients: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
@@ -57,60 +42,73 @@ def _complete(gradients: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
     ]
 
 
-# ---- The calls that gradients are made of, by the number of the process set
+# ---- The calls that gradients are made of
 
 
-def _reduce(tensors: Sequence[Any], process_set: int, name: str, op: ReduceOp = Sum, factor: float = 1.0) -> list[Any]:
-    reduced: list[Any] = raw_ops.sirtaki_grouped_allreduce(
-        list(tensors),
-        reduce_op=int(op),
-        prescale_bits=double_bits(1.0),
-        postscale_bits=double_bits(factor),
-        process_set=process_set,
-        tensor_name=name,
-    )
-    return reduced
+def _reduce(
+    forward: CallDescription, tensors: Sequence[Any], name: str, op: ReduceOp = Sum, factor: float = 1.0
+) -> list[Any]:
+    call = replace(forward, kind=Kind.ALLREDUCE, name=name, reduce_op=op, prescale=1.0, postscale=factor)
+    return calls.allreduce(call, tensors)
 
 
-def _gather(tensors: Sequence[Any], process_set: int, name: str) -> list[Any]:
-    gathered, rows = raw_ops.sirtaki_allgather(list(tensors), process_set=process_set, tensor_name=name)
-    del rows
-    return list(gathered)
+def _gather(
+    forward: CallDescription, tensors: Sequence[Any], name: str, rows: Sequence[Sequence[int]] | None
+) -> list[Any]:
+    return calls.allgather(replace(forward, kind=Kind.ALLGATHER, name=name), tensors, rows)[0]
 
 
 # ---- Allreduce and reducescatter
 
 
-def _allreduce_gradient(op: Any, *gradients: Any) -> Any:
-    forward = _Forward(op, "allreduce")
-    complete = _complete(gradients, op.outputs)
+def _check_differentiable(forward: CallDescription) -> None:
+    if forward.reduce_op == Adasum:
+        raise LookupError(f"{forward.function} with op=Adasum has no gradient: use Average or Sum where one is needed")
+
+
+def _allreduce_gradient(
+    forward: CallDescription,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    _rows: Sequence[Any],
+    gradients: Sequence[Any],
+) -> list[Any]:
+    _check_differentiable(forward)
+    complete = _complete(gradients, outputs)
     if forward.reduce_op in (Average, Sum):
-        results = _reduce(complete, forward.set, forward.name(), forward.reduce_op, forward.factor)
-    else:
-        totals = _reduce(complete, forward.set, forward.name())
-        results = _through_choice(forward, op.inputs, totals, list(op.outputs))
-    return results if len(results) > 1 else results[0]
+        return _reduce(forward, complete, _name(forward), forward.reduce_op, _factor(forward))
+    totals = _reduce(forward, complete, _name(forward))
+    return _through_choice(forward, inputs, totals, outputs)
 
 
-def _reducescatter_gradient(op: Any, *gradients: Any) -> Any:
-    forward = _Forward(op, "reducescatter")
-    totals = _gather(_complete(gradients, op.outputs), forward.set, forward.name())
-    factor = forward.factor
+def _reducescatter_gradient(
+    forward: CallDescription,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    _rows: Sequence[Any],
+    gradients: Sequence[Any],
+) -> list[Any]:
+    _check_differentiable(forward)
+    shares = [rows_of_members(tensor, forward.process_set) for tensor in inputs]
+    known = [share for share in shares if share is not None]
+    by_member = known if len(known) == len(shares) else None
+    totals = _gather(forward, _complete(gradients, outputs), _name(forward), by_member)
+    factor = _factor(forward)
     if forward.reduce_op in (Average, Sum):
         if forward.reduce_op == Average:
-            factor /= place_in(forward.set)[1]
+            factor /= place_in(forward.process_set)[1]
         results = totals if factor == 1.0 else [total * tf.cast(factor, total.dtype) for total in totals]
     else:
-        wholes = _gather(op.outputs, forward.set, forward.name("outputs"))
-        results = _through_choice(forward, op.inputs, totals, wholes)
-    for result, tensor in zip(results, op.inputs, strict=True):
+        wholes = _gather(forward, outputs, _name(forward, "outputs"), by_member)
+        results = _through_choice(forward, inputs, totals, wholes)
+    for result, tensor in zip(results, inputs, strict=True):
         if not tf.executing_eagerly():
             result.set_shape(tensor.shape)
-    return results if len(results) > 1 else results[0]
+    return results
 
 
 def _through_choice(
-    forward: _Forward, inputs: Sequence[Any], totals: Sequence[Any], outputs: Sequence[Any]
+    forward: CallDescription, inputs: Sequence[Any], totals: Sequence[Any], outputs: Sequence[Any]
 ) -> list[Any]:
     """The gradients of Min, Max and Product.
 
@@ -119,24 +117,27 @@ def _through_choice(
         totals: the gradients by the whole results, summed over the ranks.
         outputs: the whole results.
     """
-    scaled = [forward.scaled(tensor) for tensor in inputs]
+    factor = _factor(forward)
+    scaled = [
+        tensor if forward.prescale == 1.0 else tensor * tf.cast(forward.prescale, tensor.dtype) for tensor in inputs
+    ]
     if forward.reduce_op == Product:
         locals_ = [_product_of_others(forward, tensor) for tensor in scaled]
     else:
         extremes = list(outputs)
-        if forward.factor != 1.0:  # the results are of other bits than what was compared
-            extremes = _reduce(scaled, forward.set, forward.name("extremes"), forward.reduce_op)
+        if factor != 1.0:  # the results are of other bits than what was compared
+            extremes = _reduce(forward, scaled, _name(forward, "extremes"), forward.reduce_op)
         chosen = [tf.cast(a == b, a.dtype) for a, b in zip(scaled, extremes, strict=True)]
-        counts = _reduce(chosen, forward.set, forward.name("counts"))
+        counts = _reduce(forward, chosen, _name(forward, "counts"))
         locals_ = [mask / count for mask, count in zip(chosen, counts, strict=True)]
-    return [total * local * tf.cast(forward.factor, total.dtype) for total, local in zip(totals, locals_, strict=True)]
+    return [total * local * tf.cast(factor, total.dtype) for total, local in zip(totals, locals_, strict=True)]
 
 
-def _product_of_others(forward: _Forward, tensor: Any) -> Any:
+def _product_of_others(forward: CallDescription, tensor: Any) -> Any:
     """The product of the other ranks' tensors, without a division that zeros would spoil."""
-    stacked = _gather([tensor[None]], forward.set, forward.name("factors"))[0]
-    index = place_in(forward.set)[0]
-    others = [stacked[member] for member in range(place_in(forward.set)[1]) if member != index]
+    index, size = place_in(forward.process_set)
+    stacked = _gather(forward, [tensor[None]], _name(forward, "factors"), [[1] * size])[0]
+    others = [stacked[member] for member in range(size) if member != index]
     # Not tf.reduce_prod, whose second derivative is wrong for complex numbers.
     product = functools.reduce(operator.mul, others, tf.ones_like(tensor))
     return tf.math.conj(product) if product.dtype.is_complex else product
@@ -145,52 +146,76 @@ def _product_of_others(forward: _Forward, tensor: Any) -> Any:
 # ---- The exchanges
 
 
-def _allgather_gradient(op: Any, *gradients: Any) -> Any:
-    count = len(op.inputs)
-    process_set = op.get_attr("process_set")
-    name = names.of_gradient(_name(op), "gradient")
-    totals = _reduce(_complete(gradients[:count], op.outputs[:count]), process_set, name)
-    index, _ = place_in(process_set)
+def _allgather_gradient(
+    forward: CallDescription,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    rows: Sequence[Any],
+    gradients: Sequence[Any],
+) -> list[Any]:
+    totals = _reduce(forward, _complete(gradients, outputs), _name(forward))
+    index, _ = place_in(forward.process_set)
     results = []
-    for total, rows, tensor in zip(totals, op.outputs[count:], op.inputs, strict=True):
-        begin = tf.reduce_sum(rows[:index])
-        own = total[begin : begin + rows[index]]
+    for total, numbers, tensor in zip(totals, rows, inputs, strict=True):
+        begin = sum(numbers[:index]) if isinstance(numbers, list) else tf.reduce_sum(numbers[:index])
+        own = total[begin : begin + numbers[index]]
         if not tf.executing_eagerly():
             own.set_shape(tensor.shape)
         results.append(own)
-    return results if count > 1 else results[0]
+    return results
 
 
-def _broadcast_gradient(op: Any, gradient: Any) -> Any:
-    name = names.of_gradient(_name(op), "gradient")
-    process_set = op.get_attr("process_set")
-    total = _reduce([tf.convert_to_tensor(gradient)], process_set, name)[0]
+def _broadcast_gradient(
+    forward: CallDescription,
+    _inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    _rows: Sequence[Any],
+    gradients: Sequence[Any],
+) -> list[Any]:
+    total = _reduce(forward, _complete(gradients, outputs), _name(forward))[0]
     # The root's rank is its rank in the job. On the others too the result depends on the sum, so that they take part in
     # its own gradient.
-    return tf.where(place_in(0)[0] == op.get_attr("root_rank"), total, tf.zeros_like(total))
+    return [tf.where(place_in(0)[0] == forward.root_rank, total, tf.zeros_like(total))]
 
 
-def _alltoall_gradient(op: Any, gradient: Any, _rows_gradient: Any) -> tuple[Any, None]:
+def _alltoall_gradient(
+    forward: CallDescription,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    rows: Sequence[Any],
+    gradients: Sequence[Any],
+) -> list[Any]:
     """The rows go back to where they came from."""
-    returned, _ = raw_ops.sirtaki_alltoall(
-        tf.convert_to_tensor(gradient),
-        op.outputs[1],
-        process_set=op.get_attr("process_set"),
-        tensor_name=names.of_gradient(_name(op), "gradient"),
-    )
+    complete = _complete(gradients, outputs)[0]
+    returned, _ = calls.alltoall(replace(forward, name=_name(forward)), complete, rows[0])
     if not tf.executing_eagerly():
-        returned.set_shape(op.inputs[0].shape)
-    return returned, None
+        returned.set_shape(inputs[0].shape)
+    return [returned]
 
 
-for _operation, _gradient in {
-    "SirtakiAllreduce": _allreduce_gradient,
-    "SirtakiGroupedAllreduce": _allreduce_gradient,
-    "SirtakiReducescatter": _reducescatter_gradient,
-    "SirtakiAllgather": _allgather_gradient,
-    "SirtakiBroadcast": _broadcast_gradient,
-    "SirtakiAlltoall": _alltoall_gradient,
-}.items():
-    tf.RegisterGradient(_operation)(_gradient)
+def _register(operation: str, gradient: xla_calls.Gradient) -> None:
+    """Registers the gradient of an operation with kernels; what it has beside tensors and results are rows."""
+
+    def of_operation(op: Any, *gradients: Any) -> Any:
+        forward = calls.describe(op)
+        num_results = 1 if operation == "SirtakiAlltoall" else len(op.inputs)
+        inputs, outputs, rows = op.inputs[:num_results], op.outputs[:num_results], op.outputs[num_results:]
+        results = gradient(forward, list(inputs), list(outputs), list(rows), gradients[:num_results])
+        complete = [*results, *[None] * (len(op.inputs) - len(results))]
+        return complete if len(complete) > 1 else complete[0]
+
+    tf.RegisterGradient(operation)(of_operation)
+
+
+for _kind, _operations, _gradient in (
+    (Kind.ALLREDUCE, ("SirtakiAllreduce", "SirtakiGroupedAllreduce"), _allreduce_gradient),
+    (Kind.REDUCESCATTER, ("SirtakiReducescatter",), _reducescatter_gradient),
+    (Kind.ALLGATHER, ("SirtakiAllgather",), _allgather_gradient),
+    (Kind.BROADCAST, ("SirtakiBroadcast",), _broadcast_gradient),
+    (Kind.ALLTOALL, ("SirtakiAlltoall",), _alltoall_gradient),
+):
+    xla_calls.register_gradient(_kind, _gradient)
+    for _operation in _operations:
+        _register(_operation, _gradient)
 for _operation in ("SirtakiBarrier", "SirtakiJoin", "SirtakiPosition"):
     tf.no_gradient(_operation)

@@ -1,10 +1,17 @@
-"""Where this process stands, as operations: known when they run, not when they are traced."""
+"""Where this process stands, as operations: known when they run, not when they are traced.
+
+In what XLA compiles they are constants: XLA knows no such operations.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import sirtaki
+import tensorflow as tf
+from sirtaki.tensorflow import xla_calls
 from sirtaki.tensorflow._library import raw_ops
+from sirtaki.tensorflow.arguments import place_in
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
@@ -21,7 +28,7 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     Example:
         >>> learning_rate = 0.001 * tf.cast(hvd.size_op(), tf.float32)
     """
-    return raw_ops.sirtaki_position(what="size", process_set=process_set_id, name=name)
+    return _position(what="size", process_set=process_set_id, name=name)
 
 
 def rank_op(name: str | None = None) -> Any:
@@ -30,7 +37,7 @@ def rank_op(name: str | None = None) -> Any:
     Example:
         >>> rank = hvd.rank_op()
     """
-    return raw_ops.sirtaki_position(what="rank", name=name)
+    return _position(what="rank", name=name)
 
 
 def local_size_op(name: str | None = None) -> Any:
@@ -39,7 +46,7 @@ def local_size_op(name: str | None = None) -> Any:
     Example:
         >>> ranks_here = hvd.local_size_op()
     """
-    return raw_ops.sirtaki_position(what="local_size", name=name)
+    return _position(what="local_size", name=name)
 
 
 def local_rank_op(name: str | None = None) -> Any:
@@ -48,7 +55,7 @@ def local_rank_op(name: str | None = None) -> Any:
     Example:
         >>> local_rank = hvd.local_rank_op()
     """
-    return raw_ops.sirtaki_position(what="local_rank", name=name)
+    return _position(what="local_rank", name=name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
@@ -59,4 +66,18 @@ def process_set_included_op(process_set_id: int = 0, name: str | None = None) ->
     Example:
         >>> is_member = hvd.process_set_included_op(experts.process_set_id)
     """
-    return raw_ops.sirtaki_position(what="included", process_set=process_set_id, name=name)
+    return _position(what="included", process_set=process_set_id, name=name)
+
+
+def _position(what: str, process_set: int = 0, name: str | None = None) -> Any:
+    if not xla_calls.is_tracing():
+        return raw_ops.sirtaki_position(what=what, process_set=process_set, name=name)
+    index, size = place_in(process_set)
+    values = {
+        "size": size,
+        "rank": sirtaki.rank(),
+        "local_size": sirtaki.local_size(),
+        "local_rank": sirtaki.local_rank(),
+        "included": int(index >= 0),
+    }
+    return tf.constant(values[what], tf.int32, name=name or what)

@@ -17,20 +17,21 @@ from typing import Any
 import sirtaki
 import tensorflow as tf
 from sirtaki import ProcessSet, global_process_set
+from sirtaki.kinds import Kind
 from sirtaki.reduce_ops import Adasum, Average, ReduceOp, Sum, resolve
+from sirtaki.tensorflow import calls, names
 from sirtaki.tensorflow import compression as compressors
-from sirtaki.tensorflow import names
-from sirtaki.tensorflow._library import raw_ops
 from sirtaki.tensorflow.arguments import (
     TensorLike,
     check_reducible,
     convert,
-    double_bits,
     name_of_part,
     number_of,
     place_in,
     positions_by_type,
+    rows_of_members,
 )
+from sirtaki.tensorflow.call_description import CallDescription
 from sirtaki.tensorflow.compression import Compression
 from sirtaki.tensorflow.exchanges import allgather
 
@@ -83,15 +84,16 @@ def allreduce(
         return _allreduce_slices(tensor, reduction, compression, factor, name, process_set)
     tensor, context = compression.compress(convert("allreduce", tensor, name))
     check_reducible(tensor.dtype, reduction, prescale_factor, postscale_factor)
-    reduced = raw_ops.sirtaki_allreduce(
-        tensor,
-        reduce_op=int(reduction),
-        prescale_bits=double_bits(prescale_factor),
-        postscale_bits=double_bits(postscale_factor),
+    description = CallDescription(
+        function="allreduce",
+        kind=Kind.ALLREDUCE,
+        name=name or names.automatic("allreduce"),
         process_set=number,
-        tensor_name=name or names.automatic("allreduce"),
+        reduce_op=reduction,
+        prescale=prescale_factor,
+        postscale=postscale_factor,
     )
-    return compression.decompress(reduced, context)
+    return compression.decompress(calls.allreduce(description, [tensor])[0], context)
 
 
 def grouped_allreduce(
@@ -142,14 +144,16 @@ def grouped_allreduce(
         check_reducible(tensor.dtype, reduction, prescale_factor, postscale_factor)
     by_type = positions_by_type([tensor for tensor, _ in packed])
     for dtype, positions in by_type.items():
-        reduced = raw_ops.sirtaki_grouped_allreduce(
-            [packed[position][0] for position in positions],
-            reduce_op=int(reduction),
-            prescale_bits=double_bits(prescale_factor),
-            postscale_bits=double_bits(postscale_factor),
+        description = CallDescription(
+            function="grouped_allreduce",
+            kind=Kind.ALLREDUCE,
+            name=name_of_part(base, dtype, len(by_type)),
             process_set=number,
-            tensor_name=name_of_part(base, dtype, len(by_type)),
+            reduce_op=reduction,
+            prescale=prescale_factor,
+            postscale=postscale_factor,
         )
+        reduced = calls.allreduce(description, [packed[position][0] for position in positions])
         for position, tensor in zip(positions, reduced, strict=True):
             results[dense[position]] = compression.decompress(tensor, packed[position][1])
     return results
@@ -228,30 +232,31 @@ def _reducescatter(
     by_type = positions_by_type([tensor for tensor, _ in packed])
     for dtype, positions in by_type.items():
         inputs = [packed[position][0] for position in positions]
-        shares = raw_ops.sirtaki_reducescatter(
-            inputs,
-            reduce_op=int(reduction),
-            prescale_bits=double_bits(prescale_factor),
-            postscale_bits=double_bits(postscale_factor),
+        description = CallDescription(
+            function=function,
+            kind=Kind.REDUCESCATTER,
+            name=name_of_part(base, dtype, len(by_type)),
             process_set=number,
-            tensor_name=name_of_part(base, dtype, len(by_type)),
+            reduce_op=reduction,
+            prescale=prescale_factor,
+            postscale=postscale_factor,
         )
-        for position, tensor, share in zip(positions, inputs, shares, strict=True):
-            _set_number_of_rows(share, tensor, number)
+        rows = [_own_rows(tensor, number) for tensor in inputs]
+        shares = calls.reducescatter(description, inputs, rows)
+        for position, tensor, share, count in zip(positions, inputs, shares, rows, strict=True):
+            if count is not None:
+                share.set_shape([count, *tensor.shape[1:]])
             results[position] = compression.decompress(share, packed[position][1])
     return results
 
 
-def _set_number_of_rows(share: Any, whole: Any, process_set: int) -> None:
-    """Tells the tracer how many rows this rank gets, if that is known."""
+def _own_rows(whole: Any, process_set: int) -> int | None:
+    """How many rows this rank gets, if the tracer can know it."""
     if tf.executing_eagerly() or not sirtaki.is_initialized():
-        return
-    if whole.shape.rank is None or whole.shape[0] is None:
-        return
-    index, size = place_in(process_set)
-    rows = whole.shape[0]
-    if index >= 0:
-        share.set_shape([rows // size + (index < rows % size), *whole.shape[1:]])
+        return None
+    shares = rows_of_members(whole, process_set)
+    index, _ = place_in(process_set)
+    return None if shares is None or index < 0 else shares[index]
 
 
 def _allreduce_slices(

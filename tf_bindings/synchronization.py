@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from sirtaki import ProcessSet, global_process_set
-from sirtaki.tensorflow import names
-from sirtaki.tensorflow._library import raw_ops
+from sirtaki.kinds import Kind
+from sirtaki.tensorflow import calls, names
 from sirtaki.tensorflow.arguments import check_place, number_of
+from sirtaki.tensorflow.call_description import CallDescription
 
 
 def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> Any:
@@ -24,9 +25,8 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
         >>> hvd.barrier()
     """
     check_place("barrier")
-    return raw_ops.sirtaki_barrier(
-        process_set=number_of(process_set, "barrier"), tensor_name=name or names.automatic("barrier")
-    )
+    number = number_of(process_set, "barrier")
+    return calls.barrier(CallDescription("barrier", Kind.BARRIER, name or names.automatic("barrier"), number))
 
 
 def join() -> Any:
@@ -43,4 +43,4 @@ def join() -> Any:
         >>> hvd.join()
     """
     check_place("join")
-    return raw_ops.sirtaki_join()
+    return calls.join(CallDescription("join", Kind.JOIN, ""))

@@ -54,12 +54,16 @@ class _Plan:
 def watch() -> None:
     """Makes `Model.fit` and `Model.train_on_batch` of Keras, and of `tf_keras` if it is there, do all this."""
     for model_class in model_classes():
-        _watch(model_class)
+        owner: Any = next(cls for cls in model_class.__mro__ if "fit" in vars(cls))
+        if owner not in _watched:
+            _watched.append(owner)
+            _watch(owner)
 
 
-@functools.cache
-def _watch(model_class: type[Any]) -> None:
-    owner = next(cls for cls in model_class.__mro__ if "fit" in vars(cls))
+_watched: list[Any] = []
+
+
+def _watch(owner: Any) -> None:
     owner.fit = _watched_fit(owner.fit)
     owner.train_on_batch = _watched_train_on_batch(owner.train_on_batch)
 
@@ -140,7 +144,7 @@ def _agree(arguments: dict[str, Any], callbacks: list[Any]) -> None:
         last: Callback = _AgreementAtBatches()
     else:
         last = _Agreement()
-    given = arguments.get("callbacks")
+    given: Any = arguments.get("callbacks")
     if hasattr(given, "callbacks") and hasattr(given, "append"):  # Keras's own CallbackList
         given.callbacks[:0] = ours
         given.append(last)

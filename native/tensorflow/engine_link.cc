@@ -21,6 +21,17 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 
 const sirtaki_engine_api* engine() { return engine_api.load(std::memory_order_acquire); }
 
+// The names that tf_bindings/gradient_reduction.py gives; the rows of sparse gradients come with their
+// values.
+bool names_gradients(const std::string& name) {
+  constexpr char kIndices[] = ".indices";
+  constexpr size_t kLength = sizeof(kIndices) - 1;
+  const bool names_indices =
+      name.size() >= kLength && name.compare(name.size() - kLength, kLength, kIndices) == 0;
+  return !names_indices &&
+         (name.rfind("DistributedOptimizer.", 0) == 0 || name.rfind("DistributedGradientTape", 0) == 0);
+}
+
 void count_submission(int32_t kind, int64_t tensors, int64_t in_place, bool carries_gradients) {
   tensors_of_kind[kind].fetch_add(tensors, kRelaxed);
   if (carries_gradients) gradients.fetch_add(tensors, kRelaxed);

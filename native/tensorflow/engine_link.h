@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include <string>
+
 #include "engine_abi.h"
 
 extern "C" {
@@ -28,6 +30,9 @@ namespace sirtaki::tensorflow {
 
 // The engine's functions, or nullptr before Python has given the address.
 const sirtaki_engine_api* engine();
+
+// Whether a tensor of this name is a gradient that an optimizer or a tape reduces.
+bool names_gradients(const std::string& name);
 
 void count_submission(int32_t kind, int64_t tensors, int64_t in_place, bool carries_gradients);
 void count_completion();

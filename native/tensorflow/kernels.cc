@@ -289,17 +289,6 @@ void compute(void* kernel_pointer, TF_OpKernelContext* context, TF_AsyncOpKernel
   api->submit(&request);
 }
 
-// The names that tf_bindings/gradient_reduction.py gives; the rows of sparse gradients come with their
-// values.
-bool names_gradients(const std::string& name) {
-  constexpr char kIndices[] = ".indices";
-  constexpr size_t kLength = sizeof(kIndices) - 1;
-  const bool names_indices =
-      name.size() >= kLength && name.compare(name.size() - kLength, kLength, kIndices) == 0;
-  return !names_indices &&
-         (name.rfind("DistributedOptimizer.", 0) == 0 || name.rfind("DistributedGradientTape", 0) == 0);
-}
-
 template <sirtaki_kind kind>
 void* create(TF_OpKernelConstruction* construction) {
   auto kernel = std::make_unique<Kernel>();

@@ -8,6 +8,7 @@
 #include "op_definitions.h"
 #include "position.h"
 #include "tf_c_api.h"
+#include "xla_calls.h"
 
 namespace sirtaki::tensorflow {
 namespace {
@@ -21,6 +22,8 @@ std::string register_everything() {
 }
 
 const std::string load_problem = register_everything();
+// XLA looks targets up in a registry of its own; without it everything but compiled programs works.
+const std::string xla_problem = load_problem.empty() ? register_xla_target() : load_problem;
 
 }  // namespace
 }  // namespace sirtaki::tensorflow
@@ -28,4 +31,9 @@ const std::string load_problem = register_everything();
 // An empty text if the library is usable, else the reason why not.
 extern "C" __attribute__((visibility("default"))) const char* sirtaki_ops_load_problem() {
   return sirtaki::tensorflow::load_problem.c_str();
+}
+
+// An empty text if programs that XLA compiles can call collectives, else the reason why not.
+extern "C" __attribute__((visibility("default"))) const char* sirtaki_ops_xla_problem() {
+  return sirtaki::tensorflow::xla_problem.c_str();
 }

@@ -397,12 +397,15 @@ def check_calls_of_functions():
         assert hundred.numpy().tolist() == [100 * i * SIZE] * 2
 
 
-def check_jacobians_are_local():
+def check_jacobians_are_refused():
     x = tf.constant([1.0, 2.0]) * (RANK + 1)
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(x)
         y = x * x
-    jacobian = hvd.DistributedGradientTape(tape).jacobian(y, x)
+    distributed = hvd.DistributedGradientTape(tape)
+    for method in ("jacobian", "batch_jacobian"):
+        assert_raises(NotImplementedError, lambda m=method: getattr(distributed, m)(y, x), method, "tf.GradientTape")
+    jacobian = tape.jacobian(y, x)
     assert jacobian.numpy().tolist() == [[2.0 * (RANK + 1), 0.0], [0.0, 4.0 * (RANK + 1)]]
     assert_raises(ValueError, lambda: hvd.DistributedGradientTape(tape, op=hvd.Sum), "already")
 

@@ -12,7 +12,7 @@ import sirtaki.tensorflow as hvd
 import tensorflow as tf
 
 # Several ranks share two cores in the tests. One thread computes; the others let ops be in flight.
-tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_intra_op_parallelism_threads(int(os.environ.get("SIRTAKI_TEST_THREADS", "1")))
 tf.config.threading.set_inter_op_parallelism_threads(2)
 hvd.init()
 
