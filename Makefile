@@ -63,6 +63,7 @@ lint: $(STAMPS)/lint $(STAMPS)/project
 	rm -rf $(TYPECHECK) && mkdir -p $(TYPECHECK)/sirtaki
 	ln -s $(CURDIR)/collectives/* $(TYPECHECK)/sirtaki/
 	ln -s $(CURDIR)/tf_bindings $(TYPECHECK)/sirtaki/tensorflow
+	ln -s $(CURDIR)/tf_bindings/horovod_keras $(TYPECHECK)/sirtaki/keras
 	ln -s $(CURDIR)/benchmarks $(TYPECHECK)/sirtaki/benchmarks
 	MYPYPATH=$(TYPECHECK) $(BIN)/mypy -p sirtaki | sed -e 's#$(TYPECHECK)/sirtaki/tensorflow/#tf_bindings/#' \
 	    -e 's#$(TYPECHECK)/sirtaki/benchmarks/#benchmarks/#' -e 's#$(TYPECHECK)/sirtaki/#collectives/#'

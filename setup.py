@@ -32,10 +32,24 @@ setup(
     package_dir={
         "sirtaki": "collectives",
         "sirtaki.tensorflow": "tf_bindings",
+        "sirtaki.keras": "tf_bindings/horovod_keras",
         "sirtaki.benchmarks": "benchmarks",
     },
-    packages=["sirtaki", "sirtaki.launcher", "sirtaki.timeline", "sirtaki.tensorflow", "sirtaki.benchmarks"],
-    package_data={"sirtaki": ["py.typed", "*.pyi"]},
+    packages=[
+        "sirtaki",
+        "sirtaki.horovod",
+        "sirtaki.horovod.common",
+        "sirtaki.horovod.data",
+        "sirtaki.launcher",
+        "sirtaki.timeline",
+        "sirtaki.tensorflow",
+        "sirtaki.tensorflow.data",
+        "sirtaki.tensorflow.keras",
+        "sirtaki.keras",
+        "sirtaki.benchmarks",
+    ],
+    # The launcher puts `preload` on the ranks' module path: it is no package.
+    package_data={"sirtaki": ["py.typed", "*.pyi"], "sirtaki.launcher": ["preload/sitecustomize.py"]},
     ext_modules=[
         Pybind11Extension(
             "sirtaki._native",

@@ -22,6 +22,19 @@ from sirtaki.exchanges import (
     grouped_allgather,
     grouped_allgather_async,
 )
+from sirtaki.features import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    is_homogeneous,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
 from sirtaki.handles import Handle, poll, synchronize
 from sirtaki.initialization import init
 from sirtaki.inspection import metrics, start_timeline, stop_timeline, stragglers
@@ -55,6 +68,10 @@ from sirtaki.reductions import (
 from sirtaki.synchronization import barrier, barrier_async, join, join_async
 from sirtaki.version import __version__
 
+# Last: it stands in front of all of the above.
+from sirtaki.horovod.installation import install_as_horovod  # isort: skip
+from sirtaki.horovod.runner import run  # isort: skip
+
 __all__ = [
     "Adasum",
     "Average",
@@ -84,10 +101,15 @@ __all__ = [
     "broadcast_async",
     "broadcast_async_",
     "broadcast_object",
+    "ccl_built",
     "cross_rank",
     "cross_size",
+    "cuda_built",
+    "ddl_built",
     "errors",
     "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -97,17 +119,25 @@ __all__ = [
     "grouped_reducescatter",
     "grouped_reducescatter_async",
     "init",
+    "install_as_horovod",
+    "is_homogeneous",
     "is_initialized",
     "join",
     "join_async",
     "local_rank",
     "local_size",
     "metrics",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "poll",
     "rank",
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
+    "rocm_built",
+    "run",
     "shutdown",
     "size",
     "start_timeline",

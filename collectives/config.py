@@ -17,7 +17,7 @@ from sirtaki.logs import LEVELS
 # Set by Sirtaki for itself and its children, not by users. The launcher takes the rank's process id away from the
 # ranks of a new job (launcher/protocol.py has the name too).
 RANK_PID = "SIRTAKI_RANK_PID"
-_INTERNAL = {RANK_PID, "SIRTAKI_LAUNCHED"}
+_INTERNAL = {RANK_PID, "SIRTAKI_LAUNCHED", "SIRTAKI_AS_HOROVOD"}
 # For building and testing Sirtaki itself.
 _DEVELOPMENT = {"SIRTAKI_WERROR"}
 _DEVELOPMENT_PREFIX = "SIRTAKI_TEST_"

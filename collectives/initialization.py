@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sirtaki import job
 from sirtaki.errors import InvalidArgumentError
 from sirtaki.process_sets import ProcessSet, add_process_set
+
+# Called before a job is joined, such as to translate another library's settings.
+before_init: list[Callable[[], None]] = []
 
 
 def init(comm: Sequence[int] | Any = None, process_sets: Sequence[ProcessSet | Sequence[int]] | None = None) -> None:
@@ -38,6 +41,8 @@ def init(comm: Sequence[int] | Any = None, process_sets: Sequence[ProcessSet | S
         >>> sirtaki.size() >= 1
         True
     """
+    for prepare in before_init:
+        prepare()
     if isinstance(process_sets, (str, bytes)) or not hasattr(process_sets or (), "__iter__"):
         raise InvalidArgumentError(f"process_sets is a sequence of process sets, not {process_sets!r}")
     sets = [s if isinstance(s, ProcessSet) else ProcessSet(s) for s in process_sets or ()]

@@ -13,6 +13,8 @@ NEEDS_NO_JOB = {
     *("Handle", "ProcessSet", "__version__", "errors", "global_process_set"),
     *("init", "is_initialized", "shutdown"),
     "Straggler",
+    *("ccl_built", "cuda_built", "ddl_built", "gloo_built", "mpi_built", "nccl_built", "rocm_built"),
+    *("gloo_enabled", "install_as_horovod", "mpi_enabled", "run"),
     *("poll", "synchronize"),  # their handle comes from another function
 }
 _ONE = "np.ones(2)"
@@ -25,6 +27,7 @@ _ARGUMENTS = {
     "start_timeline": "'timeline.json'",
     **dict.fromkeys(("metrics", "stragglers", "stop_timeline"), ""),
     **dict.fromkeys(("barrier", "barrier_async", "join", "join_async"), ""),
+    **dict.fromkeys(("is_homogeneous", "mpi_threads_supported"), ""),
     **dict.fromkeys(("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"), ""),
 }
 

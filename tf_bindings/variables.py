@@ -8,17 +8,28 @@ from typing import Any
 import keras
 import sirtaki
 import tensorflow as tf
+from sirtaki import ProcessSet, global_process_set
 from sirtaki.errors import InvalidArgumentError, MismatchError
 from sirtaki.tensorflow.exchanges import broadcast_
 
 
-def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
+def broadcast_variables(
+    variables: Iterable[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+) -> Any:
     """Assigns to every rank's variables the values that the rank `root_rank` has.
 
     Args:
         variables: `tf.Variable` and Keras variables of any type of numbers or bool, in the same order on
             every rank; the optimizer's and the seed generators' states can be among them.
         root_rank: from 0 to `size() - 1`.
+        process_set: the ranks that take part.
+        inplace: Horovod's; it changes nothing here.
+
+    Returns:
+        None; in a graph of `tf.compat.v1` the operation to run.
 
     Raises:
         MismatchError: the ranks have different numbers, shapes or types of variables (eagerly; within a
@@ -29,14 +40,15 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
     Example:
         >>> hvd.broadcast_variables(model.variables + model.optimizer.variables, root_rank=0)
     """
-    if root_rank not in range(sirtaki.size()):
-        raise InvalidArgumentError(
-            f"broadcast_variables: root_rank is {root_rank!r}, but the ranks are 0 to {sirtaki.size() - 1}"
-        )
+    if root_rank not in process_set.ranks:
+        where = f"0 to {sirtaki.size() - 1}" if process_set is global_process_set else process_set.ranks
+        raise InvalidArgumentError(f"broadcast_variables: root_rank is {root_rank!r}, but the ranks are {where}")
     natives = [native(variable) for variable in variables]
     if tf.executing_eagerly():
-        _check_agreement(natives, root_rank)
-    broadcast_(natives, root_rank, name="broadcast_variables")
+        _check_agreement(natives, root_rank, process_set)
+    assigned = broadcast_(natives, root_rank, name="broadcast_variables", process_set=process_set)
+    is_v1_graph = not tf.executing_eagerly() and not tf.inside_function()
+    return tf.group(*assigned, name="broadcast_variables") if is_v1_graph else None
 
 
 def native(variable: Any) -> Any:
@@ -49,13 +61,14 @@ def identity(variable: Any) -> int:
     return id(native(variable))
 
 
-def _check_agreement(variables: list[tf.Variable], root_rank: int) -> None:
+def _check_agreement(variables: list[tf.Variable], root_rank: int, process_set: ProcessSet) -> None:
     """Compares descriptions first: with a variable more on one rank, broadcasts would meet wrong partners."""
     described = [(variable.name, tuple(variable.shape), variable.dtype.name) for variable in variables]
-    by_rank = sirtaki.allgather_object(described, name="broadcast_variables.descriptions")
+    gathered = sirtaki.allgather_object(described, name="broadcast_variables.descriptions", process_set=process_set)
+    by_rank = dict(zip(process_set.ranks, gathered, strict=True))
     expected = by_rank[root_rank]
     remedy = "every rank must pass the same variables in the same order"
-    for rank, found in enumerate(by_rank):
+    for rank, found in by_rank.items():
         if len(found) != len(expected):
             raise MismatchError(
                 f"broadcast_variables: rank {rank} has {len(found)} variables and rank {root_rank}, the "

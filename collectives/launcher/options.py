@@ -87,6 +87,12 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         parser.error("--hostfile needs -np")
     if num_proc is None:
         num_proc = _slots(found.hosts) if found.hosts else default_num_proc()
+    environment = dict(found.env)
+    if found.as_horovod:
+        preload = os.path.join(os.path.dirname(os.path.abspath(__file__)), "preload")
+        path = environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        environment["PYTHONPATH"] = preload + (os.pathsep + path if path else "")
+        environment["SIRTAKI_AS_HOROVOD"] = "1"
     if found.simulate_hosts > num_proc:
         parser.error(f"--simulate-hosts {found.simulate_hosts} is more than the number of ranks, {num_proc}")
     return Options(
@@ -96,7 +102,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         grace_period=found.grace_period,
         hosts=found.hosts or "",
         hostfile=found.hostfile,
-        environment=dict(found.env),
+        environment=environment,
         mpi_args=tuple(found.mpi_args),
         mpiexec=found.mpiexec,
         simulate_hosts=found.simulate_hosts,
@@ -124,6 +130,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--env", type=_variable, action="append", default=[], metavar="NAME[=VALUE]",
         help="set a variable in every rank; without a value, to what it is here. On other hosts all"
         " variables that are not set there are set as here. May be repeated")  # fmt: skip
+    add("--as-horovod", action="store_true",
+        help="let a script that imports horovod.tensorflow, horovod.keras or horovod.tensorflow.keras run unchanged on"
+        " Sirtaki; HOROVOD_* settings count where there is an equal one")  # fmt: skip
     add("--no-label", dest="label", action="store_false", help="pass the output on as it is, without labels")
     add("--grace-period", type=_seconds, default=5.0, metavar="SECONDS",
         help="time for the others after the first failure (default: 5)")  # fmt: skip

@@ -1,0 +1,17 @@
+"""The callbacks of `sirtaki.tensorflow.callbacks`, under the name of `horovod.tensorflow.keras.callbacks`."""
+
+from sirtaki.tensorflow.callbacks import (
+    BestModelCheckpoint,
+    BroadcastGlobalVariablesCallback,
+    LearningRateScheduleCallback,
+    LearningRateWarmupCallback,
+    MetricAverageCallback,
+)
+
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]

@@ -1,0 +1,1 @@
+"""Horovod's `horovod.tensorflow.util`, which has no public names."""
